@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * framestow-reader: the child of one load, and the only program that calls HDF5. It is started
+ * by framestowd (source.c) with a socket as descriptor 3, gives up its rights (confine.c), gets
+ * the master's descriptor, asks for the files that the master names, and answers with the index
+ * in a sealed memfd or with what is wrong. It ends by _exit: HDF5's state after a damaged file
+ * is nobody's to tidy up. */
+#define H5_USE_110_API 1
+#include "reader.h"
+
+#include "confine.h"
+#include "reader_find.h"
+#include "reader_join.h"
+#include "reader_msg.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ALIVE_NS UINT64_C(500000000)
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* ---- to the parent --------------------------------------------------------------------------- */
+
+/* Nothing is left to do when the parent does not listen. */
+static void tell(struct reader *reader, struct reader_msg *msg, int fd)
+{
+    if (reader_msg_send(reader->socket, msg, fd) != 0)
+        _exit(EXIT_FAILURE);
+    reader->alive_ns = now_ns();
+}
+
+void reader_alive(struct reader *reader)
+{
+    if (now_ns() - reader->alive_ns < ALIVE_NS)
+        return;
+    struct reader_msg msg;
+    memset(&msg, 0, offsetof(struct reader_msg, text));
+    msg.type = READER_ALIVE;
+    tell(reader, &msg, -1);
+}
+
+static void on_read(void *data)
+{
+    reader_alive(data);
+}
+
+static void say(struct reader *reader, enum reader_msg_type type, int code, const char *text)
+{
+    struct reader_msg msg;
+    memset(&msg, 0, offsetof(struct reader_msg, text));
+    msg.type = type;
+    msg.code = code;
+    reader_msg_text(&msg, text, NULL);
+    tell(reader, &msg, -1);
+}
+
+void reader_warn(struct reader *reader, const char *format, ...)
+{
+    struct stow_error text;
+    va_list args;
+    va_start(args, format);
+    error_vset(&text, 0, format, args);
+    va_end(args);
+    say(reader, READER_WARNING, 0, text.text);
+}
+
+static int send_index(struct reader *reader, const struct reader_shape *shape,
+                      const struct source_chunk *chunks, struct stow_error *err)
+{
+    struct reader_msg msg;
+    size_t bytes = shape->n_frames * sizeof(*chunks);
+    int fd = memfd_create("framestow-index", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return error_errno(err, errno, "cannot make a memfd for the index");
+    for (size_t done = 0; done < bytes;) {
+        ssize_t wrote = write(fd, (const char *)chunks + done, bytes - done);
+        if (wrote <= 0) {
+            int status = error_errno(err, wrote < 0 ? errno : ENOSPC,
+                                     "cannot write the index of %zu bytes", bytes);
+            close(fd);
+            return status;
+        }
+        done += (size_t)wrote;
+    }
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+        return error_errno(err, errno, "cannot seal the index");
+    memset(&msg, 0, offsetof(struct reader_msg, text));
+    msg.type = READER_INDEX;
+    msg.shape = *shape;
+    tell(reader, &msg, fd);
+    close(fd);
+    return 0;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static struct reader_file *add_file(struct reader *reader, const char *name)
+{
+    if (reader->n_files == reader->room) {
+        size_t room = reader->room ? 2 * reader->room : 64;
+        struct reader_file **files = realloc(reader->files, room * sizeof(struct reader_file *));
+        if (!files)
+            return NULL;
+        reader->files = files;
+        reader->room = room;
+    }
+    struct reader_file *file = calloc(1, sizeof(*file));
+    char *copy = strdup(name);
+    if (!file || !copy) {
+        free(file);
+        free(copy);
+        return NULL;
+    }
+    *file = (struct reader_file){.name = copy,
+                                 .hid = H5I_INVALID_HID,
+                                 .io = {.fd = -1, .on_read = on_read, .data = reader}};
+    reader_file_show(file, name);
+    reader->files[reader->n_files++] = file;
+    return file;
+}
+
+int reader_ask(struct reader *reader, const char *name, size_t *file, struct stow_error *err)
+{
+    for (size_t i = reader->n_files; i-- > 1;)
+        if (strcmp(reader->files[i]->name, name) == 0) {
+            *file = i;
+            return 0;
+        }
+    if (!*name || strlen(name) >= READER_PATH)
+        return error_set(err, STOW_INVALID, "%s: a link names a file of no or more than %d bytes",
+                         reader->files[0]->shown, READER_PATH);
+    if (reader->n_files > READER_MAX_FILES)
+        return error_set(err, STOW_LIMIT, "%s names more than %u files", reader->files[0]->shown,
+                         READER_MAX_FILES);
+    *file = reader->n_files;
+    return add_file(reader, name)
+               ? 0
+               : error_set(err, STOW_NOMEM, "out of memory for the list of files");
+}
+
+/* Ask for files up to a window past this one. */
+static void ask_ahead(struct reader *reader, size_t file)
+{
+    struct reader_msg msg;
+    for (; reader->n_sent < reader->n_files && reader->n_sent < file + READER_WINDOW;
+         reader->n_sent++) {
+        memset(&msg, 0, offsetof(struct reader_msg, text));
+        msg.type = READER_NEED;
+        msg.file = (uint32_t)reader->n_sent;
+        reader_msg_text(&msg, reader->files[reader->n_sent]->name, NULL);
+        tell(reader, &msg, -1);
+    }
+}
+
+static void take_answer(struct reader_file *file, const struct reader_msg *msg, int fd)
+{
+    struct stat st;
+    file->answered = true;
+    file->code = msg->code;
+    file->io.fd = fd;
+    if (fd < 0 && !file->code)
+        file->code = EMFILE; /* it was sent and had no room here */
+    else if (fd >= 0 && fstat(fd, &st) < 0)
+        file->code = errno;
+    else if (fd >= 0)
+        file->io.size = (uint64_t)st.st_size;
+    if (msg->text[0])
+        reader_file_show(file, msg->text);
+}
+
+/* Read one answer. STOW_GONE: the parent is gone, or talks nonsense. */
+static int read_answer(struct reader *reader)
+{
+    struct reader_msg msg;
+    int fd;
+    if (reader_msg_receive(reader->socket, &msg, &fd) != 0)
+        return STOW_GONE;
+    if (msg.type != READER_FILE || msg.file >= reader->n_sent ||
+        reader->files[msg.file]->answered) {
+        if (fd >= 0)
+            close(fd);
+        return STOW_GONE;
+    }
+    take_answer(reader->files[msg.file], &msg, fd);
+    reader->alive_ns = now_ns();
+    return 0;
+}
+
+static int open_answered(struct reader_file *file, struct stow_error *err)
+{
+    if (file->code == READER_NOT_REGULAR)
+        return error_set(err, STOW_SOURCE, "%s is not a regular file", file->shown);
+    if (file->code == ENOENT || file->code == ENOTDIR)
+        return error_set(err, STOW_MISSING, "%s is missing: no such file", file->shown);
+    if (file->code)
+        return error_errno(err, file->code, "%s cannot be opened", file->shown);
+    return reader_file_open(file, err);
+}
+
+int reader_open(struct reader *reader, size_t number, struct stow_error *err)
+{
+    struct reader_file *file = reader->files[number];
+    if (!file->tried) {
+        /* Only files before this one are done with, so the window must begin at the first
+         * unanswered. */
+        for (size_t i = 1; i <= number && !file->answered; i++)
+            while (!reader->files[i]->answered) {
+                ask_ahead(reader, i);
+                if (read_answer(reader) != 0)
+                    return error_set(err, STOW_GONE, "framestowd is gone");
+            }
+        file->tried = true;
+        if (open_answered(file, &file->why) == 0)
+            file->why.code = 0;
+    }
+    if (file->why.code && err)
+        *err = file->why;
+    return file->why.code;
+}
+
+/* ---- the work -------------------------------------------------------------------------------- */
+
+static int receive_start(struct reader *reader)
+{
+    struct reader_msg msg;
+    int fd;
+    if (reader_msg_receive(reader->socket, &msg, &fd) != 0 || msg.type != READER_START)
+        return STOW_GONE;
+    reader->allow_gaps = (msg.flags & READER_ALLOW_GAPS) != 0;
+    reader->dataset = strdup(reader_msg_more(&msg));
+    struct reader_file *master = add_file(reader, msg.text);
+    if (!reader->dataset || !master)
+        return STOW_NOMEM;
+    reader->n_sent = 1;
+    take_answer(master, &msg, fd);
+    return 0;
+}
+
+static int run(struct reader *reader, struct stow_error *err)
+{
+    struct reader_part *parts;
+    size_t n_parts;
+    struct reader_shape shape;
+    struct source_chunk *chunks;
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    int status = reader_open(reader, 0, err);
+    if (!status)
+        status = reader_find(reader, &parts, &n_parts, err);
+    if (!status)
+        status = reader_join(reader, parts, n_parts, &shape, &chunks, err);
+    return status ? status : send_index(reader, &shape, chunks, err);
+}
+
+int main(void)
+{
+    struct reader reader = {.socket = READER_FD};
+    struct stow_error err = {0};
+    struct stat st;
+    if (fstat(READER_FD, &st) < 0 || !S_ISSOCK(st.st_mode)) {
+        fprintf(stderr, "framestow-reader is started by framestowd and does nothing by itself\n");
+        return 2;
+    }
+    /* A terminal or a service manager signals the whole group; the parent decides about this
+     * child. */
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    reader.alive_ns = now_ns();
+    int confined = confine_process(READER_FD);
+    if (receive_start(&reader) != 0)
+        _exit(EXIT_FAILURE);
+    int status = confined ? error_errno(&err, confined, "the reader cannot give up its rights")
+                          : run(&reader, &err);
+    if (status)
+        say(&reader, READER_FAIL, err.code ? err.code : status, err.text);
+    _exit(status ? EXIT_FAILURE : EXIT_SUCCESS);
+}

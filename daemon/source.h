@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * source: the index of an acquisition in HDF5 files: which bytes of which file are which frame.
+ *
+ * A source owns a child process (framestow-reader), one for each load, without GPU, network or a
+ * way to open files, and the descriptors of the files it was given. HDF5 runs only there: its
+ * crash, hang or memory is this load's error and nobody else's.
+ *
+ * The way: source_open with the master's descriptor; on_need asks for files that the master
+ * names, which source_give answers; at last on_done, once. After a success the index and the
+ * descriptors stay until source_close. What the child says is checked before it is believed:
+ * every chunk lies in its file.
+ *
+ * To cancel is to close: the child is killed. All on the loop thread; nothing here waits. */
+#ifndef STOW_SOURCE_H
+#define STOW_SOURCE_H
+
+#include "error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+struct source;
+
+/* Why a frame cannot be had. To be looked at first: with a fault its bytes are not to be read. */
+enum source_fault {
+    SOURCE_FAULT_NONE,
+    /* Its file is missing or cannot be used: file is SOURCE_NO_FILE, offset the index in files of
+     * that file, to name it. */
+    SOURCE_FAULT_NO_FILE,
+    /* offset + bytes is past the end of the file: a truncated copy. */
+    SOURCE_FAULT_PAST_END,
+    /* A raw chunk that has not the bytes of a frame, or a stored chunk of 0 bytes. */
+    SOURCE_FAULT_BYTES
+};
+
+/* Where a frame's bytes are. */
+struct source_chunk {
+    uint64_t offset; /* in the file, from byte 0 (user blocks and base addresses are added) */
+    uint32_t bytes;  /* 0 without a fault: never written, the frame is the fill value */
+    uint32_t file;   /* index into files; SOURCE_NO_FILE: its file is missing, the frame is bad */
+    uint32_t raw;    /* 1: the pixels as they are (no filter, or skipped by the chunk's mask) */
+    uint32_t fault;  /* enum source_fault */
+};
+#define SOURCE_NO_FILE UINT32_MAX
+
+struct source_file {
+    char *path; /* the real path, as the client named it */
+    int fd;     /* for pread; the source's. -1: it could not be opened */
+    uint64_t dev, ino, size;
+    int64_t mtime_ns;
+};
+
+struct source_index {
+    char dtype[8]; /* u1, u2, u4 */
+    uint32_t elem_bytes;
+    uint64_t det_y, det_x;
+    uint64_t scan_y, scan_x; /* 0: the files do not shape the scan */
+    uint64_t fill;
+    uint64_t n_frames;
+    bool has_expected;
+    uint64_t expected;
+    const struct source_chunk *chunks; /* [n_frames] */
+    struct source_file *files;         /* [n_files], the master first */
+    size_t n_files;
+    char **warnings;
+    size_t n_warnings;
+    uint64_t chunk_bytes; /* the sum of chunks[].bytes */
+};
+
+struct source_options {
+    const char *dataset; /* NULL or "": to be found */
+    const char *path;    /* the master's, for messages */
+    bool allow_gaps;
+    const char *reader; /* path of framestow-reader; NULL: beside this program, or in libexec */
+    unsigned silent_ms; /* give up when the child says nothing for so long; 0: 60,000 */
+};
+
+struct source_callbacks {
+    void *data;
+    /* The master names this file (relative to the real master's folder, or absolute). Answer by
+     * source_give, at once or later; path is valid until then. Some tens may be unanswered at a
+     * time. */
+    void (*on_need)(void *data, uint32_t file, const char *path);
+    /* The index is there (status 0, source_index), or err says what is wrong, where, and what to
+     * do. */
+    void (*on_done)(void *data, int status, const struct stow_error *err);
+};
+
+/* master_fd is the source's from here on, also on failure. */
+int source_open(struct source **source, uv_loop_t *loop, int master_fd,
+                const struct source_options *options, const struct source_callbacks *callbacks,
+                struct stow_error *err);
+
+/* The answer to on_need: a descriptor (the source's from here on) with its real path, or fd -1
+ * and errno. */
+void source_give(struct source *source, uint32_t file, int fd, const char *path, int errno_value);
+
+/* Valid after on_done with status 0, until source_close. */
+const struct source_index *source_index(const struct source *source);
+
+/* Kill the child if it runs, close the descriptors, free the index. No callback runs after this.
+ * The struct itself goes when libuv has let go of its handles. */
+void source_close(struct source *source);
+
+/* Whether framestow-reader can be started: its path into *path (512 bytes). For framestowd's
+ * start. */
+int source_find_reader(char *path, size_t room, struct stow_error *err);
+
+#endif
