@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * loader: an indexed source becomes a resident.
+ *
+ * The chunks are taken in frame order in spans of up to LOADER_SPAN_BYTES. Threads of libuv's pool read a
+ * span and find the blocks of each chunk; the loop uploads bytes and block tables, has the device check
+ * every LZ4 sequence, and marks the frames as servable when that is done. Several spans are under way at
+ * once: reading, copying and checking overlap. On a device whose memory the host sees, a span is read
+ * straight into its place.
+ *
+ * A frame that cannot be read or decoded is marked bad, with the reason; the others go on. The load as a
+ * whole fails for want of room, when the device is lost, or when a file changed while it was read.
+ * Loop thread only; the pool touches nothing but its span. */
+#ifndef STOW_LOADER_H
+#define STOW_LOADER_H
+
+#include "source.h"
+#include "store.h"
+
+#define LOADER_SPAN_BYTES (UINT64_C(8) << 20)
+
+struct loader;
+
+struct loader_callbacks {
+    void *data;
+    void (*on_progress)(void *data, uint64_t frames, uint64_t bytes);
+    /* Once, at the end: 0, STOW_CANCELLED, or what went wrong. The loader is gone after it. */
+    void (*on_done)(void *data, int status, const struct stow_error *err);
+};
+
+/* Fill the resident (its description and frame table from the source's index, here at once) and begin.
+ * The source must stay until on_done. STOW_NOROOM, STOW_NOMEM: nothing was begun. */
+int loader_start(struct loader **loader, uv_loop_t *loop, struct resident *resident,
+                 const struct source *source, const struct loader_callbacks *callbacks, struct stow_error *err);
+
+/* Stop as soon as what is under way is done; on_done then says STOW_CANCELLED. */
+void loader_cancel(struct loader *loader);
+
+#endif

@@ -1,0 +1,560 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "loads.h"
+
+#include "loader.h"
+#include "metrics.h"
+#include "source.h"
+
+#define LOG_MODULE "load"
+#include "log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PROGRESS_NS UINT64_C(100000000)
+
+enum load_state {
+    LOAD_CHECKING, /* the files of a resident: are they still the same? */
+    LOAD_INDEXING, /* the reader child is at work */
+    LOAD_LOADING,
+    LOAD_OVER,
+};
+
+/* A file that was asked of a client and has not come. */
+struct need {
+    struct need *next;
+    uint32_t file;
+    char *path;
+};
+
+struct load {
+    struct load *next;
+    struct loads *loads;
+    uint64_t id;
+    enum load_state state;
+    struct place *place;
+    struct resident *resident; /* a reference */
+    struct source *source;
+    struct loader *loader;
+    int master_fd;
+    char *path, *dataset;
+    bool allow_gaps, changed, cancelling; /* changed: a file of the resident is not the same any more */
+    struct waiter *waiters;
+    struct need *needs;
+    uint64_t begun_ns, indexed_ns, told_ns;
+};
+
+uint64_t load_id(const struct load *load)
+{
+    return load->id;
+}
+
+static struct origin origin_of(const struct stat *st)
+{
+    return (struct origin){.dev = st->st_dev, .ino = st->st_ino, .size = (uint64_t)st->st_size,
+                           .mtime_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec};
+}
+
+/* ---- life ---- */
+
+static void drop_needs(struct load *load)
+{
+    while (load->needs) {
+        struct need *need = load->needs;
+        load->needs = need->next;
+        free(need->path);
+        free(need);
+    }
+}
+
+static void load_free(struct load *load)
+{
+    struct load **at = &load->loads->first;
+    while (*at != load)
+        at = &(*at)->next;
+    *at = load->next;
+    drop_needs(load);
+    if (load->source)
+        source_close(load->source);
+    if (load->master_fd >= 0)
+        close(load->master_fd);
+    if (load->resident)
+        resident_unref(load->resident);
+    free(load->path);
+    free(load->dataset);
+    free(load);
+}
+
+static struct load *load_new(struct loads *loads, struct place *place, int fd, const struct load_options *options)
+{
+    struct load *load = calloc(1, sizeof(*load));
+    char *path = strdup(options->path), *dataset = options->dataset ? strdup(options->dataset) : NULL;
+    if (!load || !path || (options->dataset && !dataset)) {
+        free(load);
+        free(path);
+        free(dataset);
+        close(fd);
+        return NULL;
+    }
+    *load = (struct load){.next = loads->first, .loads = loads, .id = ++loads->next_id, .place = place,
+                          .master_fd = fd, .path = path, .dataset = dataset,
+                          .allow_gaps = options->allow_gaps, .begun_ns = uv_hrtime()};
+    loads->first = load;
+    return load;
+}
+
+/* ---- names ---- */
+
+/* Whether the waiter's name may come to mean this resident. */
+static int name_is_free(const struct load *load, const struct waiter *waiter, struct name **in_use,
+                        struct stow_error *err)
+{
+    *in_use = store_find_own(load->loads->store, waiter->name, waiter->uid);
+    if (!*in_use || (*in_use)->resident == load->resident || waiter->replace ||
+        (*in_use)->resident->state == RESIDENT_EVICTED)
+        return 0;
+    const struct resident *other = (*in_use)->resident;
+    return error_set(err, STOW_EXISTS, "the name %s is in use for %s%s; choose another with --name, or give "
+                     "--replace", waiter->name, other->n_origins ? other->origins[0].path : "another source",
+                     load->changed ? " as it was before it changed" : "");
+}
+
+static int bind_name(struct load *load, struct waiter *waiter, struct stow_error *err)
+{
+    struct name *in_use;
+    int rc = name_is_free(load, waiter, &in_use, err);
+    if (rc)
+        return rc;
+    uint64_t n = load->resident->n_frames;
+    if (waiter->scan_y && (waiter->scan_y > n || waiter->scan_x != n / waiter->scan_y || n % waiter->scan_y))
+        return error_set(err, STOW_INVALID, "a scan of %llux%llu has %llu positions, but %s has %llu frames",
+                         (unsigned long long)waiter->scan_y, (unsigned long long)waiter->scan_x,
+                         (unsigned long long)(waiter->scan_y * waiter->scan_x), load->path, (unsigned long long)n);
+    if (in_use && in_use->resident != load->resident) {
+        store_unbind(load->loads->store, in_use);
+        in_use = NULL;
+    }
+    if (!in_use)
+        in_use = store_bind(load->loads->store, waiter->name, waiter->uid, waiter->gid, waiter->share,
+                            load->resident);
+    if (!in_use)
+        return error_set(err, STOW_NOMEM, "no memory for a name");
+    in_use->scan_y = waiter->scan_y;
+    in_use->scan_x = waiter->scan_x;
+    in_use->share = waiter->share;
+    return 0;
+}
+
+/* ---- telling the waiters ---- */
+
+static void remove_waiter(struct waiter *waiter)
+{
+    struct waiter **at = &waiter->load->waiters;
+    while (*at != waiter)
+        at = &(*at)->next;
+    *at = waiter->next;
+    waiter->load = NULL;
+}
+
+static void end_waiter(struct load *load, struct waiter *waiter, const struct stow_error *err)
+{
+    const struct name *name = NULL;
+    if (!err->code)
+        name = store_find_own(load->loads->store, waiter->name, waiter->uid);
+    struct stow_error gone;
+    if (!err->code && (!name || name->resident != load->resident)) {
+        error_set(&gone, STOW_CANCELLED, "%s was unloaded while it was being loaded", waiter->name);
+        err = &gone;
+        name = NULL;
+    }
+    remove_waiter(waiter);
+    waiter->ended(waiter, name, err);
+}
+
+static void take_names_back(struct load *load)
+{
+    for (struct name *name = load->loads->store->names, *next; name; name = next) {
+        next = name->next;
+        if (name->resident == load->resident)
+            store_unbind(load->loads->store, name);
+    }
+}
+
+/* The end of a load, good (code 0) or bad. */
+static void load_end(struct load *load, const struct stow_error *err)
+{
+    load->state = LOAD_OVER;
+    if (err->code) {
+        metrics.loads_failed_total++;
+        if (load->resident && load->resident->failure.code)
+            take_names_back(load);
+        LOG_WARN("load %llu of %s failed: %s", (unsigned long long)load->id, load->path, err->text);
+    } else {
+        const struct resident *r = load->resident;
+        LOG_INFO("load %llu of %s: %llu frames, %llu bytes resident, %s", (unsigned long long)load->id, load->path,
+                 (unsigned long long)r->n_frames, (unsigned long long)resident_bytes(r), residence_name(r->state));
+    }
+    while (load->waiters)
+        end_waiter(load, load->waiters, err);
+    load_free(load);
+}
+
+static void load_fail(struct load *load, const struct stow_error *err)
+{
+    if (load->resident && load->state != LOAD_CHECKING)
+        load->resident->failure = *err;
+    load_end(load, err);
+}
+
+/* ---- files ---- */
+
+static int ask(struct load *load, uint32_t file, const char *path)
+{
+    struct need *need = malloc(sizeof(*need));
+    char *copy = strdup(path);
+    if (!need || !copy) {
+        free(need);
+        free(copy);
+        return STOW_NOMEM;
+    }
+    *need = (struct need){.next = load->needs, .file = file, .path = copy};
+    load->needs = need;
+    if (load->waiters)
+        load->waiters->need(load->waiters, file, path);
+    return 0;
+}
+
+/* Whoever was asked has left: ask who is first now. */
+static void ask_again(struct load *load)
+{
+    for (struct need *need = load->needs; need; need = need->next)
+        load->waiters->need(load->waiters, need->file, need->path);
+}
+
+static void check_file(struct load *load, uint32_t file, int fd);
+
+void load_give(struct load *load, uint32_t file, int fd, const char *path, int errno_value)
+{
+    struct need **at = &load->needs;
+    while (*at && (*at)->file != file)
+        at = &(*at)->next;
+    if (*at) {
+        struct need *need = *at;
+        *at = need->next;
+        free(need->path);
+        free(need);
+    }
+    if (load->state == LOAD_INDEXING) {
+        source_give(load->source, file, fd, path, errno_value);
+        return;
+    }
+    if (load->state == LOAD_CHECKING)
+        check_file(load, file, fd);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* ---- indexing and loading ---- */
+
+static void on_progress(void *data, uint64_t frames, uint64_t bytes)
+{
+    struct load *load = data;
+    uint64_t now = uv_hrtime(), total = load->resident->source_bytes;
+    if (now - load->told_ns < PROGRESS_NS)
+        return;
+    load->told_ns = now;
+    double seconds = (double)(now - load->indexed_ns) * 1e-9;
+    struct stow_progress progress = {.frames = frames, .total_frames = load->resident->n_frames, .bytes = bytes,
+                                     .total_bytes = total,
+                                     .seconds_left = bytes ? seconds * (double)(total - bytes) / (double)bytes : -1};
+    for (struct waiter *waiter = load->waiters; waiter; waiter = waiter->next)
+        waiter->progress(waiter, &progress);
+}
+
+static void on_loaded(void *data, int status, const struct stow_error *err)
+{
+    struct load *load = data;
+    load->loader = NULL;
+    (void)status;
+    if (!err->code) {
+        resident_time(load->resident, "load", (double)(uv_hrtime() - load->indexed_ns) * 1e-6);
+        resident_time(load->resident, "total", (double)(uv_hrtime() - load->begun_ns) * 1e-6);
+    }
+    load_end(load, err);
+}
+
+/* Waiters whose name or scan cannot be had are told now; the others' names are bound. */
+static void bind_names(struct load *load)
+{
+    for (struct waiter *waiter = load->waiters, *next; waiter; waiter = next) {
+        next = waiter->next;
+        struct stow_error err = {.code = 0};
+        if (bind_name(load, waiter, &err))
+            end_waiter(load, waiter, &err);
+    }
+}
+
+static void on_indexed(void *data, int status, const struct stow_error *err)
+{
+    struct load *load = data;
+    if (status) {
+        load_fail(load, err);
+        return;
+    }
+    load->indexed_ns = uv_hrtime();
+    resident_time(load->resident, "index", (double)(load->indexed_ns - load->begun_ns) * 1e-6);
+    static const struct loader_callbacks callbacks = {.on_progress = on_progress, .on_done = on_loaded};
+    struct loader_callbacks mine = callbacks;
+    mine.data = load;
+    struct stow_error why = {.code = 0};
+    if (loader_start(&load->loader, load->loads->loop, load->resident, load->source, &mine, &why)) {
+        load_fail(load, &why);
+        return;
+    }
+    load->state = LOAD_LOADING;
+    bind_names(load);
+    if (!load->waiters)
+        loader_cancel(load->loader);
+}
+
+static void on_need(void *data, uint32_t file, const char *path)
+{
+    if (ask(data, file, path))
+        load_give(data, file, -1, path, ENOMEM);
+}
+
+/* A resident that is not yet anything but the wish to read this master. */
+static struct resident *new_resident(struct load *load, const struct stat *st, uid_t uid)
+{
+    struct resident *resident = resident_new(load->loads->store, load->place, uid);
+    if (!resident)
+        return NULL;
+    resident->origins = malloc(sizeof(*resident->origins));
+    resident->dataset = load->dataset ? strdup(load->dataset) : NULL;
+    char *path = strdup(load->path);
+    if (!resident->origins || !path || (load->dataset && !resident->dataset)) {
+        free(path);
+        resident_unref(resident);
+        return NULL;
+    }
+    resident->origins[0] = origin_of(st);
+    resident->origins[0].path = path;
+    resident->n_origins = 1;
+    return resident;
+}
+
+/* Start the reader child. The master's descriptor is the source's from here on. */
+static int begin_index(struct load *load, uid_t uid, struct stow_error *err)
+{
+    struct stat st;
+    if (fstat(load->master_fd, &st))
+        return error_errno(err, errno, "%s", load->path);
+    struct resident *resident = new_resident(load, &st, uid);
+    if (!resident)
+        return error_set(err, STOW_NOMEM, "no memory to load an acquisition");
+    if (load->resident)
+        resident_unref(load->resident);
+    load->resident = resident;
+    struct source_options options = {.dataset = load->dataset, .path = load->path,
+                                     .allow_gaps = load->allow_gaps, .reader = load->loads->reader};
+    struct source_callbacks callbacks = {.data = load, .on_need = on_need, .on_done = on_indexed};
+    int fd = load->master_fd;
+    load->master_fd = -1;
+    load->state = LOAD_INDEXING;
+    metrics.loads_total++;
+    return source_open(&load->source, load->loads->loop, fd, &options, &callbacks, err);
+}
+
+/* ---- is it still the same? ---- */
+
+static void checked(struct load *load)
+{
+    struct waiter *waiter = load->waiters;
+    struct stow_error err = {.code = 0};
+    if (!load->changed) {
+        if (!bind_name(load, waiter, &err))
+            load->resident->last_used_ns = uv_hrtime();
+        load->state = LOAD_OVER;
+        end_waiter(load, waiter, &err);
+        load_free(load);
+        return;
+    }
+    struct name *in_use = store_find_own(load->loads->store, waiter->name, waiter->uid);
+    struct resident *old = load->resident;
+    load->resident = NULL; /* a name for the old content is in the way */
+    int rc = name_is_free(load, waiter, &in_use, &err);
+    load->resident = old;
+    if (!rc)
+        rc = begin_index(load, waiter->uid, &err);
+    if (rc)
+        load_fail(load, &err);
+}
+
+static void check_file(struct load *load, uint32_t file, int fd)
+{
+    struct stat st;
+    struct origin *was = file < load->resident->n_origins ? &load->resident->origins[file] : NULL;
+    struct origin now = {.dev = 0};
+    bool there = fd >= 0 && fstat(fd, &st) == 0;
+    if (there)
+        now = origin_of(&st);
+    bool was_missing = was && !was->ino;
+    if (was && (there ? !origin_same(&now, was) : !was_missing))
+        load->changed = true;
+    if (!load->needs)
+        checked(load);
+}
+
+static void begin_check(struct load *load)
+{
+    int rc = 0;
+    for (size_t i = 1; !rc && i < load->resident->n_origins; i++)
+        rc = ask(load, (uint32_t)i, load->resident->origins[i].path);
+    if (rc)
+        load_fail(load, &(struct stow_error){.code = STOW_NOMEM, .text = "no memory to load an acquisition"});
+    else if (!load->needs)
+        checked(load);
+}
+
+/* ---- begin, leave ---- */
+
+static struct load *find_loading(struct loads *loads, const struct resident *resident)
+{
+    for (struct load *load = loads->first; load; load = load->next) {
+        if (load->resident == resident && (load->state == LOAD_INDEXING || load->state == LOAD_LOADING))
+            return load;
+    }
+    return NULL;
+}
+
+static void add_waiter(struct load *load, struct waiter *waiter)
+{
+    struct waiter **last = &load->waiters;
+    while (*last)
+        last = &(*last)->next;
+    waiter->next = NULL;
+    waiter->load = load;
+    *last = waiter;
+}
+
+/* Somebody loads it already. */
+static int join(struct load *load, int fd, struct waiter *waiter, struct stow_error *err)
+{
+    close(fd);
+    int rc = load->state == LOAD_LOADING ? bind_name(load, waiter, err) : 0;
+    if (!rc)
+        add_waiter(load, waiter);
+    return rc;
+}
+
+/* A check asks for files and may even end at once: after the answer that names the load. */
+struct first_turn {
+    uv_timer_t timer;
+    struct loads *loads;
+    uint64_t load;
+};
+
+static void on_turn_closed(uv_handle_t *handle)
+{
+    free(handle->data);
+}
+
+static void on_first_turn(uv_timer_t *timer)
+{
+    struct first_turn *turn = timer->data;
+    for (struct load *load = turn->loads->first; load; load = load->next) {
+        if (load->id == turn->load) {
+            begin_check(load);
+            break;
+        }
+    }
+    uv_close((uv_handle_t *)timer, on_turn_closed);
+}
+
+static int check_next_turn(struct load *load, struct stow_error *err)
+{
+    struct first_turn *turn = malloc(sizeof(*turn));
+    if (!turn)
+        return error_set(err, STOW_NOMEM, "no memory to load an acquisition");
+    turn->loads = load->loads;
+    turn->load = load->id;
+    uv_timer_init(load->loads->loop, &turn->timer);
+    turn->timer.data = turn;
+    uv_timer_start(&turn->timer, on_first_turn, 0, 0);
+    return 0;
+}
+
+int load_begin(struct loads *loads, struct place *place, int fd, const struct load_options *options,
+               struct waiter *waiter, bool *shared, struct stow_error *err)
+{
+    struct stat st;
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return error_set(err, STOW_SOURCE, "%s is not a regular file", options->path);
+    }
+    struct origin master = origin_of(&st);
+    struct resident *same = store_find_origin(loads->store, place, &master, options->dataset);
+    struct load *loading = same ? find_loading(loads, same) : NULL;
+    *shared = same != NULL;
+    if (loading)
+        return join(loading, fd, waiter, err);
+    struct load *load = load_new(loads, place, fd, options);
+    if (!load)
+        return error_set(err, STOW_NOMEM, "no memory to load an acquisition");
+    add_waiter(load, waiter);
+    struct name *in_use;
+    int rc;
+    if (same) {
+        load->resident = same;
+        resident_ref(same);
+        load->state = LOAD_CHECKING;
+        rc = check_next_turn(load, err);
+    } else {
+        rc = name_is_free(load, waiter, &in_use, err);
+        if (!rc)
+            rc = begin_index(load, waiter->uid, err);
+    }
+    if (!rc)
+        return 0;
+    remove_waiter(waiter);
+    load_free(load);
+    return rc;
+}
+
+static void load_cancel(struct load *load)
+{
+    load->cancelling = true;
+    if (load->state == LOAD_LOADING) {
+        loader_cancel(load->loader); /* on_loaded follows */
+        return;
+    }
+    struct stow_error err;
+    error_set(&err, STOW_CANCELLED, "the load was cancelled");
+    load_fail(load, &err);
+}
+
+void load_leave(struct waiter *waiter)
+{
+    struct load *load = waiter->load;
+    if (!load)
+        return;
+    bool was_first = load->waiters == waiter;
+    remove_waiter(waiter);
+    if (load->waiters && was_first)
+        ask_again(load);
+    if (!load->waiters && load->state != LOAD_OVER)
+        load_cancel(load);
+}
+
+void loads_clear(struct loads *loads)
+{
+    for (struct load *load = loads->first, *next; load; load = next) {
+        next = load->next;
+        if (!load->cancelling)
+            load_cancel(load);
+    }
+}

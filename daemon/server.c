@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "server.h"
+
+#include "loader.h"
+#include "session.h"
+
+#define LOG_MODULE "server"
+#include "log.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#define WATCH_MS 1000
+#define DRAIN_MS 5000
+#define MAX_POOL 16u
+
+/* ---- connections ---- */
+
+/* There is no room for this client: say so, in a message that every client understands. */
+static void turn_away(int fd)
+{
+    struct wire *wire = wire_new(fd);
+    if (!wire)
+        return;
+    Stow__Error error = STOW__ERROR__INIT;
+    Stow__Reply reply = STOW__REPLY__INIT;
+    Stow__Message message = STOW__MESSAGE__INIT;
+    error.code = STOW__CODE__LIMIT;
+    error.text = "the daemon has as many connections as it can hold; try again later";
+    reply.body_case = STOW__REPLY__BODY_ERROR;
+    reply.error = &error;
+    message.body_case = STOW__MESSAGE__BODY_REPLY;
+    message.reply = &reply;
+    uint8_t body[256];
+    size_t bytes = stow__message__pack(&message, body);
+    if (!wire_send(wire, body, bytes, NULL, 0, NULL))
+        wire_flush(wire, NULL);
+    wire_free(wire);
+}
+
+static void on_connection(uv_poll_t *poll, int status, int events)
+{
+    struct server *server = poll->data;
+    (void)status;
+    (void)events;
+    int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
+            LOG_ERR("a connection cannot be taken: %s", strerror(errno));
+            uv_poll_stop(&server->accepting); /* the watch timer tries again: no spinning at the limit */
+        }
+        return;
+    }
+    if (server->n_sessions >= server->max_sessions)
+        turn_away(fd);
+    else
+        session_new(server, fd);
+}
+
+static void flush_sessions(uv_prepare_t *prepare)
+{
+    struct server *server = prepare->data;
+    for (struct session *session = server->sessions, *next; session; session = next) {
+        next = session->next;
+        session_flush(session);
+    }
+}
+
+static void on_watch(uv_timer_t *timer)
+{
+    struct server *server = timer->data;
+    uint64_t now = uv_hrtime();
+    for (struct session *session = server->sessions, *next; session; session = next) {
+        next = session->next;
+        session_watch(session, now);
+    }
+    if (!server->draining)
+        uv_poll_start(&server->accepting, UV_READABLE, on_connection);
+}
+
+/* ---- the end ---- */
+
+static void say_goodbye(struct session *session)
+{
+    Stow__Goodbye goodbye = STOW__GOODBYE__INIT;
+    Stow__Event event = STOW__EVENT__INIT;
+    goodbye.deadline_ms = DRAIN_MS;
+    goodbye.reason = session->server->lost ? "the device was lost" : "the daemon is shutting down";
+    event.body_case = STOW__EVENT__BODY_GOODBYE;
+    event.goodbye = &goodbye;
+    if (session->state == SESSION_READY)
+        session_event(session, &event);
+}
+
+static void on_deadline(uv_timer_t *timer)
+{
+    uv_stop(timer->loop);
+}
+
+/* Nobody is left, or only those that hold nothing of ours. */
+static bool is_drained(const struct server *server)
+{
+    for (const struct session *session = server->sessions; session; session = session->next) {
+        if (session->streams)
+            return false;
+    }
+    return true;
+}
+
+static void drain(struct server *server)
+{
+    if (server->draining) {
+        uv_stop(&server->loop);
+        return;
+    }
+    server->draining = true;
+    sd_notify(0, "STOPPING=1\nSTATUS=draining");
+    LOG_INFO("shutting down: %u clients", server->n_sessions);
+    uv_poll_stop(&server->accepting);
+    loads_clear(&server->loads);
+    for (struct session *session = server->sessions; session; session = session->next) {
+        for (struct session_stream *s = session->streams; s; s = s->next)
+            stream_drain(s->stream);
+        say_goodbye(session);
+    }
+    uint64_t ms = is_drained(server) ? 50 : DRAIN_MS;
+    uv_timer_start(&server->deadline, on_deadline, ms, 0);
+}
+
+static void on_signal(uv_signal_t *signal, int number)
+{
+    (void)number;
+    drain(signal->data);
+}
+
+static void on_lost(struct place *place)
+{
+    struct server *server = place->data;
+    if (server->lost)
+        return;
+    server->lost = true;
+    LOG_ERR("device %s is lost: a fault that its context does not survive; no more frames are served",
+            device_info(place->device)->name);
+    drain(server);
+}
+
+void server_session_ended(struct server *server)
+{
+    if (server->draining && is_drained(server))
+        uv_timer_start(&server->deadline, on_deadline, 0, 0);
+}
+
+/* ---- the start ---- */
+
+/* As many descriptors as are allowed: residents, rings and clients all take some. */
+static unsigned raise_limits(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_MEMLOCK, &limit);
+    }
+    getrlimit(RLIMIT_NOFILE, &limit);
+    unsigned n = limit.rlim_cur > 65536 ? 65536 : (unsigned)limit.rlim_cur;
+    return n > 512 ? n / 2 : n * 3 / 8; /* the rest is for files, residents and rings */
+}
+
+static unsigned n_cores(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : (unsigned)n;
+}
+
+static void size_pool(unsigned threads)
+{
+    char text[16];
+    unsigned n = threads ? threads : n_cores();
+    n = n > MAX_POOL ? MAX_POOL : n < 4 ? 4 : n; /* reads wait for disks as well as for memory */
+    snprintf(text, sizeof(text), "%u", n);
+    setenv("UV_THREADPOOL_SIZE", text, 1);
+}
+
+static int open_places(struct server *server, const struct config *config, struct stow_error *err)
+{
+    for (size_t i = 0; i < config->n_devices; i++) {
+        struct place *place = &server->places[i];
+        struct place_options options = {.device = config->devices[i], .max_bytes = config->max_bytes,
+                                        .threads = config->threads ? config->threads : n_cores(),
+                                        .staging_bytes = LOADER_SPAN_BYTES};
+        place->on_lost = on_lost;
+        place->data = server;
+        int rc = place_open(place, &server->loop, &options, err);
+        if (rc)
+            return rc;
+        server->n_places++;
+    }
+    return 0;
+}
+
+static uint64_t own_pid_namespace(void)
+{
+    struct stat st;
+    return stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
+}
+
+static void close_handle(uv_handle_t *handle, void *data)
+{
+    (void)data;
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+static void close_loop(struct server *server)
+{
+    for (size_t i = 0; i < server->n_places; i++)
+        place_close(&server->places[i]);
+    uv_walk(&server->loop, close_handle, NULL);
+    uv_run(&server->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&server->loop);
+}
+
+static void start_handles(struct server *server)
+{
+    uv_loop_t *loop = &server->loop;
+    uv_poll_init(loop, &server->accepting, server->listener.fd);
+    server->accepting.data = server;
+    uv_poll_start(&server->accepting, UV_READABLE, on_connection);
+    uv_prepare_init(loop, &server->flushing);
+    server->flushing.data = server;
+    uv_prepare_start(&server->flushing, flush_sessions);
+    uv_signal_init(loop, &server->on_term);
+    uv_signal_init(loop, &server->on_int);
+    server->on_term.data = server->on_int.data = server;
+    uv_signal_start(&server->on_term, on_signal, SIGTERM);
+    uv_signal_start(&server->on_int, on_signal, SIGINT);
+    uv_timer_init(loop, &server->deadline);
+    uv_timer_init(loop, &server->watch);
+    server->watch.data = server;
+    uv_timer_start(&server->watch, on_watch, WATCH_MS, WATCH_MS);
+}
+
+int server_open(struct server *server, const struct config *config, struct stow_error *err)
+{
+    *server = (struct server){.max_sessions = raise_limits(), .pid_namespace = own_pid_namespace()};
+    size_pool(config->threads);
+    int rc = config->reader ? 0 : source_find_reader(server->reader, sizeof(server->reader), err);
+    if (rc)
+        return rc;
+    if (config->reader)
+        snprintf(server->reader, sizeof(server->reader), "%s", config->reader);
+    if (getrandom(server->boot_id, sizeof(server->boot_id), 0) != sizeof(server->boot_id))
+        return error_errno(err, errno, "getrandom");
+    rc = uv_loop_init(&server->loop);
+    if (rc)
+        return error_set(err, STOW_IO, "libuv: %s", uv_strerror(rc));
+    rc = listener_open(&server->listener, config->socket, err);
+    if (!rc) {
+        rc = open_places(server, config, err);
+        if (rc)
+            listener_close(&server->listener);
+    }
+    if (rc) {
+        close_loop(server);
+        return rc;
+    }
+    store_init(&server->store, server->places, server->n_places);
+    server->loads = (struct loads){.loop = &server->loop, .store = &server->store, .reader = server->reader};
+    start_handles(server);
+    return 0;
+}
+
+int server_run(struct server *server)
+{
+    LOG_INFO("framestowd %s serves at %s", STOW_VERSION_TEXT, server->listener.path);
+    sd_notifyf(0, "READY=1\nSTATUS=serving at %s", server->listener.path);
+    uv_run(&server->loop, UV_RUN_DEFAULT);
+    return server->lost ? STOW_DEVICE : 0;
+}
+
+/* Let decodes and frees run out; a device that was lost has nothing left to give back. */
+static void run_out(struct server *server)
+{
+    loads_clear(&server->loads);
+    store_clear(&server->store);
+    while (!server->lost && (!store_is_idle(&server->store) || server->loads.first))
+        uv_run(&server->loop, UV_RUN_ONCE);
+}
+
+void server_close(struct server *server)
+{
+    while (server->sessions)
+        session_close(server->sessions, "the daemon ends");
+    run_out(server);
+    listener_close(&server->listener);
+    if (server->lost)
+        return; /* the process ends now; closing would wait for a GPU that does not answer */
+    close_loop(server);
+    LOG_INFO("ended");
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * store: the acquisitions that lie on the devices, and the names people gave them.
+ *
+ * A resident is a table of frames over a few large allocations (pieces) of one place. It lives while
+ * somebody holds a reference: its names, its streams, its load. A name belongs to a uid; several names
+ * may mean one resident. When room is wanted, the resident that was least recently used and that nobody
+ * streams or loads is evicted: its memory goes, its names stay and say so. Memory is freed by the
+ * device's service thread; store_is_idle tells when that is over.
+ * Loop thread only. */
+#ifndef STOW_STORE_H
+#define STOW_STORE_H
+
+#include "place.h"
+
+#include <sys/types.h>
+
+enum residence { RESIDENT_LOADING, RESIDENT_GROWING, RESIDENT_COMPLETE, RESIDENT_DAMAGED, RESIDENT_EVICTED };
+
+#define FRAME_PENDING 0xff /* form of a frame that is not loaded yet */
+
+/* One stored frame. */
+struct frame {
+    uint64_t addr;   /* of the stored bytes */
+    uint64_t blocks; /* of its block table, bslz4 */
+    uint32_t bytes;
+    uint8_t form;  /* enum stow_form, or FRAME_PENDING */
+    uint8_t code;  /* of a bad frame: enum stow_code without its sign */
+    uint16_t reserved;
+};
+
+/* Why frames are bad. */
+struct fault {
+    uint64_t first, count;
+    char *text;
+};
+
+/* A file that a resident was read from, and how to tell that it is still the same. */
+struct origin {
+    char *path;
+    uint64_t dev, ino, size;
+    int64_t mtime_ns;
+};
+
+struct timing {
+    const char *stage;
+    double ms;
+};
+
+/* One allocation of a resident. */
+struct piece {
+    struct piece *next;
+    struct device_memory memory;
+    struct device_request request;
+    struct resident *resident; /* while it lives */
+    struct store *store;
+    struct place *place;
+    uint64_t charged;
+};
+
+/* Who wants to know that more frames can be served, or that none will come. */
+struct watch {
+    struct watch *next;
+    void (*changed)(struct watch *watch);
+};
+
+struct resident {
+    struct resident *next;
+    struct store *store;
+    struct place *place;
+    uint64_t id;
+    enum residence state;
+    unsigned refs, n_streams;
+    struct stow_error failure; /* of a load that ended early; code 0 if none */
+    uint64_t last_used_ns;
+    uid_t owner;
+    /* what it is */
+    char dtype[8];
+    uint64_t det_y, det_x, scan_y, scan_x;
+    struct frame_shape shape;
+    uint64_t n_frames, n_loaded;
+    bool has_expected;
+    uint64_t expected;
+    char *dataset; /* as asked for; NULL: found */
+    struct origin *origins; /* [n_origins], the master first */
+    size_t n_origins;
+    char **warnings;
+    size_t n_warnings;
+    /* how it is kept */
+    struct frame *frames; /* [n_frames] */
+    struct fault *faults; /* [n_faults] in no order */
+    size_t n_faults, faults_room;
+    struct piece *pieces;
+    uint64_t payload_bytes, table_bytes, source_bytes;
+    struct timing timings[8];
+    size_t n_timings;
+    struct watch *watches;
+};
+
+struct name {
+    struct name *next;
+    char *text; /* any bytes but NUL */
+    uid_t owner;
+    gid_t group;
+    enum stow_share share;
+    uint64_t scan_y, scan_x; /* as its loader asked; 0: the resident's */
+    struct resident *resident;
+};
+
+/* What was missing when room was refused. */
+struct shortage {
+    uint64_t needed, free, evictable;
+};
+
+struct store {
+    struct place *places;
+    size_t n_places;
+    struct resident *residents;
+    struct name *names; /* sorted by text, then owner */
+    uint64_t next_id;
+    unsigned n_freeing; /* pieces on their way back to the device */
+};
+
+/* The places are the caller's and outlive the store. */
+void store_init(struct store *store, struct place *places, size_t n_places);
+/* Drop every name. Memory still used by streams goes with them. */
+void store_clear(struct store *store);
+bool store_is_idle(const struct store *store);
+
+/* ---- residents ---- */
+
+/* A new, empty resident with one reference, the caller's. NULL: no memory. */
+struct resident *resident_new(struct store *store, struct place *place, uid_t owner);
+void resident_ref(struct resident *resident);
+void resident_unref(struct resident *resident);
+
+/* Mark frames as bad, and remember why. Text is copied; without memory for it the code alone remains. */
+void resident_fault(struct resident *resident, uint64_t first, uint64_t count, int code, const char *text);
+/* The sentence for a bad frame. */
+const char *resident_fault_text(const struct resident *resident, uint64_t id);
+/* Note a warning for people. */
+void resident_warn(struct resident *resident, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void resident_time(struct resident *resident, const char *stage, double ms);
+
+/* Frames in each form so far, [STOW_N_FORMS]; pending ones count nowhere. */
+void resident_forms(const struct resident *resident, uint64_t *forms);
+/* Payload, tables and frame table. */
+uint64_t resident_bytes(const struct resident *resident);
+
+/* Tell the watches. They may remove themselves meanwhile. */
+void resident_changed(struct resident *resident);
+void resident_watch(struct resident *resident, struct watch *watch);
+void resident_unwatch(struct resident *resident, struct watch *watch);
+
+/* A piece of this size, charged to the budget at once; done is called when it is there or not. It goes with
+ * the resident's contents. STOW_NOROOM and the shortage when the budget has no room even after evicting;
+ * STOW_NOMEM. */
+int resident_add_piece(struct resident *resident, uint64_t bytes, void (*done)(struct device_request *),
+                       void *data, struct piece **piece, struct shortage *shortage);
+
+/* ---- room ---- */
+
+/* Have bytes free in the place's budget, evicting what must go; nothing is charged yet. STOW_NOROOM and
+ * the shortage if that cannot be; then nothing was evicted. */
+int store_make_room(struct store *store, struct place *place, uint64_t bytes, struct shortage *shortage);
+
+/* The sentence of a refusal for want of room. */
+int shortage_error(const struct shortage *shortage, const struct place *place, struct stow_error *err);
+
+/* ---- names ---- */
+
+/* The caller's own name, or one that its owner shares with it, or for an admin any. NULL: none. */
+struct name *store_find(struct store *store, const char *text, uid_t uid, gid_t gid);
+/* Only the uid's own. */
+struct name *store_find_own(struct store *store, const char *text, uid_t uid);
+bool name_visible(const struct name *name, uid_t uid, gid_t gid);
+bool uid_is_admin(uid_t uid);
+
+/* Bind a name that is not in use by this uid; takes a reference. NULL: no memory. */
+struct name *store_bind(struct store *store, const char *text, uid_t uid, gid_t gid, enum stow_share share,
+                        struct resident *resident);
+void store_unbind(struct store *store, struct name *name);
+
+/* A resident that was read from this master (and dataset, NULL: found), and is not evicted. */
+struct resident *store_find_origin(struct store *store, const struct place *place, const struct origin *master,
+                                   const char *dataset);
+bool origin_same(const struct origin *a, const struct origin *b);
+
+const char *residence_name(enum residence state);
+
+#endif
