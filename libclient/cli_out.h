@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cli_out: frames as a file, .npy of (n, det_y, det_x) or a .png of one. It is written beside
+ * its place under another name and takes its place whole; on failure, and when the program is
+ * interrupted, nothing is left. */
+#ifndef STOW_CLI_OUT_H
+#define STOW_CLI_OUT_H
+
+#include "framestow.h"
+
+#include <stdbool.h>
+
+struct cli_out;
+
+/* Whether the path ends in .npy or .png, and which. */
+bool cli_out_known(const char *path, bool *picture);
+
+/* Frames of this acquisition into a file at path. NULL: it said why not. */
+struct cli_out *cli_out_open(const char *path, const struct stow_info *info);
+
+/* More frames, `bytes` in all; host memory. false: it said why not. */
+bool cli_out_write(struct cli_out *out, const void *frames, size_t bytes);
+
+/* The file takes its place, with what was written. Frees out. false: it said why not, nothing is
+ * left. */
+bool cli_out_publish(struct cli_out *out);
+
+/* Frees out and leaves nothing. NULL is allowed. */
+void cli_out_drop(struct cli_out *out);
+
+#endif
