@@ -1,0 +1,108 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Load and stream the demo acquisition by framestow on the host device, against h5py with hdf5plugin reading
+the same files on the same cores; in turn, several rounds, the first of them not counted.
+
+    compare_h5py.py --bin BUILD [--rounds N] [--scan YxX] [--json FILE]
+
+framestow's time is that of two whole commands, load and frames, process starts included; h5py's begins after
+its imports and ends with the last frame in memory. In the rows "digest" both also hash every byte.
+Exits 1 when framestow's median is not the smaller one, or a digest differs.
+"""
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+READ = """
+import hashlib, sys, time
+import h5py, hdf5plugin
+begin = time.monotonic()
+with h5py.File(sys.argv[1], "r") as f:
+    arrays = [f["/entry/data"][n][...] for n in sorted(f["/entry/data"])]
+text = "-"
+if sys.argv[2] == "digest":
+    h = hashlib.sha256()
+    for a in arrays:
+        h.update(a)
+    text = h.hexdigest()
+print(time.monotonic() - begin, text)
+"""
+
+
+def run(*args):
+    res = subprocess.run([str(a) for a in args], capture_output=True, text=True)
+    if res.returncode:
+        sys.exit(f"{args[0]}: exit {res.returncode}: {res.stderr.strip()}")
+    return res.stdout
+
+
+def by_h5py(master, what):
+    seconds, text = run(sys.executable, "-c", READ, master, what).split()
+    return float(seconds), text
+
+
+def by_framestow(cli, master, what):
+    begin = time.monotonic()
+    run(*cli, "load", master, "--name", "demo")
+    out = run(*cli, "frames", "demo", *(["--digest"] if what == "digest" else []))
+    seconds = time.monotonic() - begin
+    run(*cli, "unload", "demo")
+    return seconds, out.split()[0] if what == "digest" else "-"
+
+
+def spread(values):
+    return f"{statistics.median(values):8.3f} {min(values):8.3f} {max(values):8.3f}"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True, type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--scan", default="64x64")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    result, worse = {"cores": len(os.sched_getaffinity(0)), "scan": options.scan, "rounds": options.rounds}, False
+    with tempfile.TemporaryDirectory(prefix="fs-compare-") as folder:
+        run(options.bin / "framestow-simulate", folder, "--scan", options.scan, "--shards", 4)
+        master, socket = Path(folder) / "sim_master.h5", Path(folder) / "s"
+        log = open(Path(folder) / "log", "wb")
+        daemon = subprocess.Popen([options.bin / "framestowd", "--device", "host", "--socket", socket, "--state-dir",
+                                   Path(folder) / "state"], stderr=log)
+        cli = (options.bin / "framestow", "--socket", socket)
+        try:
+            while subprocess.run([*cli, "ls"], capture_output=True).returncode:
+                if daemon.poll() is not None:
+                    sys.exit((Path(folder) / "log").read_text())
+                time.sleep(0.05)
+            print(f"{result['cores']} cores, scan {options.scan} of 192x192 u2, seconds: median, least, most of "
+                  f"{options.rounds} rounds")
+            for what in ("read", "digest"):
+                ours, theirs = [], []
+                for counted in range(options.rounds + 1):
+                    a, b = by_framestow(cli, master, what), by_h5py(master, what)
+                    if a[1] != b[1]:
+                        sys.exit(f"digests differ: {a[1]} {b[1]}")
+                    if counted:
+                        ours.append(a[0]), theirs.append(b[0])
+                ratio = statistics.median(theirs) / statistics.median(ours)
+                worse |= ratio <= 1
+                result[what] = {"framestow_s": ours, "h5py_s": theirs, "ratio": ratio}
+                print(f"{what:7} framestow load + frames {spread(ours)}")
+                print(f"{what:7} h5py + hdf5plugin       {spread(theirs)}   {ratio:.2f} times framestow's", flush=True)
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            daemon.wait(30)
+    if options.json:
+        options.json.write_text(json.dumps(result) + "\n")
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
