@@ -180,14 +180,15 @@ static int begin_load(struct session *session, const struct request *request, st
         int fd = request->fds[0];
         request->fds[0] = -1;
         rc = load_begin(&session->server->loads, place, fd, &options, &l->waiter, shared, err);
-        if (rc)
+        if (rc) {
             forget(l);
-        else
+        } else {
             l->load = load_id(l->waiter.load);
+            *load = l;
+        }
     }
     free(path);
     free(dataset);
-    *load = l;
     return rc;
 }
 

@@ -33,7 +33,7 @@
 
 /* Lanes that share a block when there are many blocks, and when there are few and latency counts. */
 #ifndef BSLZ4_BULK_LANES
-#define BSLZ4_BULK_LANES 16
+#define BSLZ4_BULK_LANES 32
 #endif
 #define FEW_BLOCKS 1024u
 
