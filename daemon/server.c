@@ -21,6 +21,7 @@
 
 #define WATCH_MS 1000
 #define DRAIN_MS 5000
+#define DRAIN_STEP_MS 20
 #define MAX_POOL 16u
 
 /* ---- connections ---- */
@@ -101,19 +102,23 @@ static void say_goodbye(struct session *session)
         session_event(session, &event);
 }
 
-static void on_deadline(uv_timer_t *timer)
-{
-    uv_stop(timer->loop);
-}
-
-/* Nobody is left, or only those that hold nothing of ours. */
+/* Nobody holds a slot, and none is being filled. */
 static bool is_drained(const struct server *server)
 {
     for (const struct session *session = server->sessions; session; session = session->next) {
-        if (session->streams)
-            return false;
+        for (const struct session_stream *s = session->streams; s; s = s->next) {
+            if (s->stream->n_held || s->stream->n_filling)
+                return false;
+        }
     }
     return true;
+}
+
+static void on_drain(uv_timer_t *timer)
+{
+    struct server *server = timer->data;
+    if (is_drained(server) || uv_hrtime() > server->deadline_ns)
+        uv_stop(timer->loop);
 }
 
 static void drain(struct server *server)
@@ -132,8 +137,8 @@ static void drain(struct server *server)
             stream_drain(s->stream);
         say_goodbye(session);
     }
-    uint64_t ms = is_drained(server) ? 50 : DRAIN_MS;
-    uv_timer_start(&server->deadline, on_deadline, ms, 0);
+    server->deadline_ns = uv_hrtime() + DRAIN_MS * UINT64_C(1000000);
+    uv_timer_start(&server->drained, on_drain, DRAIN_STEP_MS, DRAIN_STEP_MS);
 }
 
 static void on_signal(uv_signal_t *signal, int number)
@@ -151,12 +156,6 @@ static void on_lost(struct place *place)
     LOG_ERR("device %s is lost: a fault that its context does not survive; no more frames are served",
             device_info(place->device)->name);
     drain(server);
-}
-
-void server_session_ended(struct server *server)
-{
-    if (server->draining && is_drained(server))
-        uv_timer_start(&server->deadline, on_deadline, 0, 0);
 }
 
 /* ---- the start ---- */
@@ -246,7 +245,8 @@ static void start_handles(struct server *server)
     server->on_term.data = server->on_int.data = server;
     uv_signal_start(&server->on_term, on_signal, SIGTERM);
     uv_signal_start(&server->on_int, on_signal, SIGINT);
-    uv_timer_init(loop, &server->deadline);
+    uv_timer_init(loop, &server->drained);
+    server->drained.data = server;
     uv_timer_init(loop, &server->watch);
     server->watch.data = server;
     uv_timer_start(&server->watch, on_watch, WATCH_MS, WATCH_MS);

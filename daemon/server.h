@@ -22,7 +22,8 @@ struct server {
     uv_poll_t accepting;
     uv_prepare_t flushing; /* before the loop sleeps: what was queued goes out */
     uv_signal_t on_term, on_int;
-    uv_timer_t deadline, watch; /* of the shutdown; of silent and stuck sessions */
+    uv_timer_t drained, watch; /* looks whether all slots are back; after silent and stuck sessions */
+    uint64_t deadline_ns;      /* of the shutdown */
     struct place places[CONFIG_MAX_DEVICES];
     size_t n_places;
     struct store store;
@@ -42,8 +43,5 @@ int server_open(struct server *server, const struct config *config, struct stow_
 /* Serve until told to end. 0, or STOW_DEVICE when a device was lost. */
 int server_run(struct server *server);
 void server_close(struct server *server);
-
-/* A session is gone: perhaps there is room for the next one, or this was the last before the end. */
-void server_session_ended(struct server *server);
 
 #endif

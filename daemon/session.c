@@ -58,11 +58,9 @@ struct session *session_new(struct server *server, int fd)
 static void on_closed(uv_handle_t *handle)
 {
     struct session *session = handle->data;
-    struct server *server = session->server;
     wire_free(session->wire);
     free(session->uuids);
     free(session);
-    server_session_ended(server);
 }
 
 void session_close(struct session *session, const char *reason)

@@ -41,8 +41,8 @@ static const struct {
 
 static size_t row(int code)
 {
-    size_t n = sizeof(errors) / sizeof(errors[0]);
-    return code <= 0 && (size_t)-code < n ? (size_t)-code : n;
+    int n = sizeof(errors) / sizeof(errors[0]);
+    return (size_t)(code <= 0 && code > -n ? -code : n);
 }
 
 const char *stow_strerror(int code)
