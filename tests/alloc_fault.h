@@ -11,7 +11,8 @@
 #include <stdlib.h>
 
 #if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || \
+    __has_feature(memory_sanitizer)
 #define ALLOC_FAULT_SANITIZER 1
 #endif
 #endif
@@ -22,11 +23,12 @@
 static _Thread_local unsigned alloc_fault_left; /* 0: none is to fail */
 static _Thread_local bool alloc_fault_sticks;   /* all that follow fail too */
 static _Thread_local bool alloc_fault_happened;
+static _Thread_local bool alloc_fault_paused; /* what is allocated meanwhile does not count */
 
 /* The k-th from now on fails, of this thread; with sticks all after it too. */
 static inline void alloc_fault_arm(unsigned k, bool sticks)
 {
-    alloc_fault_happened = false;
+    alloc_fault_happened = alloc_fault_paused = false;
     alloc_fault_sticks = sticks;
     alloc_fault_left = k;
 }
@@ -49,7 +51,7 @@ extern void *__libc_realloc(void *memory, size_t bytes);
 
 static inline bool alloc_fault_now(void)
 {
-    if (!alloc_fault_left)
+    if (!alloc_fault_left || alloc_fault_paused)
         return false;
     if (alloc_fault_left > 1) {
         alloc_fault_left--;

@@ -73,11 +73,15 @@ static void test_good(void)
     CHECK_INT(parse(&config, (const char *[]){NULL}, &err), 0);
     CHECK_INT(config.n_devices, 1);
     CHECK(strcmp(config.devices[0], "auto") == 0);
-    CHECK(!config.socket && !config.reader && !config.state_dir && !config.max_bytes && !config.threads);
+    CHECK(!config.socket && !config.reader && !config.state_dir && !config.max_bytes &&
+          !config.threads);
     config_fini(&config);
 
-    CHECK_INT(parse(&config, (const char *[]){"--device", "cuda:0,cuda:1,host", "--socket=/tmp/s", "--max-bytes",
-                                              "8G", "--threads=3", NULL}, &err), 0);
+    CHECK_INT(parse(&config,
+                    (const char *[]){"--device", "cuda:0,cuda:1,host", "--socket=/tmp/s",
+                                     "--max-bytes", "8G", "--threads=3", NULL},
+                    &err),
+              0);
     CHECK_INT(config.n_devices, 3);
     CHECK(strcmp(config.devices[0], "cuda:0") == 0 && strcmp(config.devices[1], "cuda:1") == 0 &&
           strcmp(config.devices[2], "host") == 0);
@@ -86,8 +90,11 @@ static void test_good(void)
     CHECK_INT(config.threads, 3);
     config_fini(&config);
 
-    CHECK_INT(parse(&config, (const char *[]){"--device=host", "--device=cuda:2", "--log-level", "info", "--reader",
-                                              "/r", "--state-dir=/s", NULL}, &err), 0);
+    CHECK_INT(parse(&config,
+                    (const char *[]){"--device=host", "--device=cuda:2", "--log-level", "info",
+                                     "--reader", "/r", "--state-dir=/s", NULL},
+                    &err),
+              0);
     CHECK_INT(config.n_devices, 1);
     CHECK(strcmp(config.devices[0], "cuda:2") == 0 && strcmp(config.reader, "/r") == 0 &&
           strcmp(config.state_dir, "/s") == 0);
@@ -126,7 +133,9 @@ static void test_bad(void)
     /* As many devices as are allowed. */
     struct config config;
     struct stow_error err;
-    CHECK_INT(parse(&config, (const char *[]){"--device", "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p", NULL}, &err), 0);
+    CHECK_INT(parse(&config, (const char *[]){"--device", "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p", NULL},
+                    &err),
+              0);
     CHECK_INT(config.n_devices, CONFIG_MAX_DEVICES);
     config_fini(&config);
 }

@@ -20,8 +20,9 @@ static void test_codes(void)
         for (size_t k = 0; value->name[k] && k < sizeof(name) - 1; k++)
             name[k] = (char)tolower((unsigned char)value->name[k]);
         CHECK_INT(value->value, i);
-        CHECK_MSG(strcmp(error_name(-value->value), name) == 0, "code %d is called %s here, %s on the wire",
-                  value->value, error_name(-value->value), name);
+        CHECK_MSG(strcmp(error_name(-value->value), name) == 0,
+                  "code %d is called %s here, %s on the wire", value->value,
+                  error_name(-value->value), name);
         CHECK_MSG(strlen(stow_strerror(-value->value)) > 3 &&
                       strcmp(stow_strerror(-value->value), "unknown error") != 0,
                   "code %d has no text", value->value);
@@ -36,43 +37,25 @@ static void test_codes(void)
 /* The header's enum and the wire's, by name, so that neither can be renumbered alone. */
 static void test_numbers(void)
 {
-#define ROW(code) {#code, STOW__CODE__##code, STOW_##code}
+#define ROW(code)                              \
+    {                                          \
+#code, STOW__CODE__##code, STOW_##code \
+    }
     static const struct {
         const char *name;
         int wire, code;
     } rows[] = {
-        ROW(OK),
-        ROW(NOMEM),
-        ROW(BUSY),
-        ROW(CORRUPT),
-        ROW(DEVICE),
-        ROW(INVALID),
-        ROW(STATE),
-        ROW(UNKNOWN),
-        ROW(EXISTS),
-        ROW(NOROOM),
-        ROW(UNSUPPORTED),
-        ROW(RANGE),
-        ROW(SOURCE),
-        ROW(MISSING),
-        ROW(IO),
-        ROW(DENIED),
-        ROW(PROTOCOL),
-        ROW(VERSION),
-        ROW(STALE),
-        ROW(CANCELLED),
-        ROW(NODAEMON),
-        ROW(GONE),
-        ROW(TIMEOUT),
-        ROW(LIMIT),
-        ROW(UNWRITTEN),
-        ROW(SHUTDOWN),
-        ROW(FORKED),
-        ROW(INTERNAL),
+        ROW(OK),          ROW(NOMEM),    ROW(BUSY),     ROW(CORRUPT), ROW(DEVICE),
+        ROW(INVALID),     ROW(STATE),    ROW(UNKNOWN),  ROW(EXISTS),  ROW(NOROOM),
+        ROW(UNSUPPORTED), ROW(RANGE),    ROW(SOURCE),   ROW(MISSING), ROW(IO),
+        ROW(DENIED),      ROW(PROTOCOL), ROW(VERSION),  ROW(STALE),   ROW(CANCELLED),
+        ROW(NODAEMON),    ROW(GONE),     ROW(TIMEOUT),  ROW(LIMIT),   ROW(UNWRITTEN),
+        ROW(SHUTDOWN),    ROW(FORKED),   ROW(INTERNAL),
     };
 #undef ROW
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        CHECK_MSG(rows[i].wire == -rows[i].code, "%s is %d and %d", rows[i].name, rows[i].wire, rows[i].code);
+        CHECK_MSG(rows[i].wire == -rows[i].code, "%s is %d and %d", rows[i].name, rows[i].wire,
+                  rows[i].code);
 }
 
 static void test_sentences(void)
@@ -105,8 +88,9 @@ static void test_errno(void)
 {
     static const struct {
         int value, code;
-    } cases[] = {{ENOMEM, STOW_NOMEM},   {EACCES, STOW_DENIED}, {EPERM, STOW_DENIED}, {ENOENT, STOW_MISSING},
-                 {ENOTDIR, STOW_MISSING}, {EIO, STOW_IO},        {EMFILE, STOW_IO}};
+    } cases[] = {{ENOMEM, STOW_NOMEM},   {EACCES, STOW_DENIED},   {EPERM, STOW_DENIED},
+                 {ENOENT, STOW_MISSING}, {ENOTDIR, STOW_MISSING}, {EIO, STOW_IO},
+                 {EMFILE, STOW_IO}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct stow_error err;
         char want[200];
@@ -126,14 +110,16 @@ static void test_utf8(void)
         {"plain", "plain"},
         {"gr\xc3\xbc\xc3\x9f", "gr\xc3\xbc\xc3\x9f"},
         {"\xe2\x82\xac \xf0\x9f\x94\xac", "\xe2\x82\xac \xf0\x9f\x94\xac"},
-        {"a\xff" "b", "a?b"},
+        {"a\xff"
+         "b",
+         "a?b"},
         {"\x80", "?"},
         {"\xc3", "?"},
         {"\xc3(", "?("},
-        {"\xc0\xaf", "??"},             /* overlong */
+        {"\xc0\xaf", "??"}, /* overlong */
         {"\xe0\x80\xaf", "???"},
-        {"\xed\xa0\x80", "???"},        /* a surrogate */
-        {"\xf4\x90\x80\x80", "????"},   /* past U+10FFFF */
+        {"\xed\xa0\x80", "???"},      /* a surrogate */
+        {"\xf4\x90\x80\x80", "????"}, /* past U+10FFFF */
         {"\xf0\x9f\x94", "???"},
         {"\xe2\x82", "??"},
         {"\xf4\x8f\xbf\xbf", "\xf4\x8f\xbf\xbf"},
@@ -154,7 +140,8 @@ static void test_utf8(void)
     error_prefix(&err, "p");
     CHECK_INT(strlen(err.text), sizeof(err.text) - 1);
     for (size_t i = 0; i < sizeof(err.text) - 1; i++) {
-        if ((unsigned char)err.text[i] >= 0x80 && (i + 2 >= sizeof(err.text) || !(err.text[i + 1] & 0x80))) {
+        if ((unsigned char)err.text[i] >= 0x80 &&
+            (i + 2 >= sizeof(err.text) || !(err.text[i + 1] & 0x80))) {
             CHECK_MSG(false, "half a character at %zu", i);
             break;
         }

@@ -61,12 +61,20 @@ static void on_done(void *data, int status, const struct stow_error *err)
 /* Frames as rig_form has them, but for the bad ones: a chunk that is cut short. */
 static void make_source(struct load *load, uint64_t n)
 {
-    *load = (struct load){.file = {.path = "/data/x.h5", .fd = memfd_create("chunks", MFD_CLOEXEC), .ino = 1}};
+    *load = (struct load){
+        .file = {.path = "/data/x.h5", .fd = memfd_create("chunks", MFD_CLOEXEC), .ino = 1}};
     struct source_chunk *chunks = calloc(n, sizeof(*chunks));
     uint8_t *bytes = calloc(n, CHUNK_BYTES);
     struct source_index *index = &load->source.index;
-    *index = (struct source_index){.dtype = "u2", .elem_bytes = 2, .det_y = 1, .det_x = RIG_ELEMS, .fill = RIG_FILL,
-                                   .n_frames = n, .chunks = chunks, .files = &load->file, .n_files = 1};
+    *index = (struct source_index){.dtype = "u2",
+                                   .elem_bytes = 2,
+                                   .det_y = 1,
+                                   .det_x = RIG_ELEMS,
+                                   .fill = RIG_FILL,
+                                   .n_frames = n,
+                                   .chunks = chunks,
+                                   .files = &load->file,
+                                   .n_files = 1};
     for (uint64_t id = 0; id < n; id++) {
         uint16_t pixels[RIG_ELEMS];
         uint8_t *at = bytes + id * CHUNK_BYTES;
@@ -86,7 +94,8 @@ static void make_source(struct load *load, uint64_t n)
         index->chunk_bytes += chunks[id].bytes;
     }
     struct stat st;
-    CHECK(write(load->file.fd, bytes, n * CHUNK_BYTES) == (ssize_t)(n * CHUNK_BYTES) && !fstat(load->file.fd, &st));
+    CHECK(write(load->file.fd, bytes, n * CHUNK_BYTES) == (ssize_t)(n * CHUNK_BYTES) &&
+          !fstat(load->file.fd, &st));
     load->file.size = (uint64_t)st.st_size;
     load->file.mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
     free(bytes);
@@ -94,7 +103,9 @@ static void make_source(struct load *load, uint64_t n)
 
 static int load_start(struct rig *rig, struct load *load, struct stow_error *err)
 {
-    struct loader_callbacks callbacks = {.data = load, .on_progress = on_progress, .on_done = on_done};
+    struct loader_callbacks callbacks = {.data = load,
+                                         .on_progress = on_progress,
+                                         .on_done = on_done};
     load->resident = resident_new(&rig->store, &rig->place, 1000);
     return loader_start(&load->loader, &rig->loop, load->resident, &load->source, &callbacks, err);
 }
@@ -129,11 +140,15 @@ static void check_frames(const struct resident *resident)
         uint8_t pixels[RIG_FRAME_BYTES];
         wrong += frame->form != rig_form(id);
         if (frame->form == STOW_FORM_BAD) {
-            wrong += frame->code != -STOW_CORRUPT || !strstr(resident_fault_text(resident, id), "b");
+            wrong +=
+                frame->code != -STOW_CORRUPT || !strstr(resident_fault_text(resident, id), "b");
             continue;
         }
-        struct decode_job job = {.src = frame->addr, .blocks = frame->blocks, .dst = (uintptr_t)pixels,
-                                 .src_bytes = frame->bytes, .form = frame->form};
+        struct decode_job job = {.src = frame->addr,
+                                 .blocks = frame->blocks,
+                                 .dst = (uintptr_t)pixels,
+                                 .src_bytes = frame->bytes,
+                                 .form = frame->form};
         wrong += decode_frame(&job, &resident->shape, NULL) != 0 || rig_wrong_pixels(pixels, id);
     }
     CHECK_INT(wrong, 0);
@@ -182,7 +197,8 @@ static void test_crowd(struct rig *rig, bool cancel)
             check_frames(crowd[k].resident);
         load_free(&crowd[k]);
     }
-    CHECK_MSG(cancel ? n_good < N_CROWD && n_good >= N_CROWD / 2 : n_good == N_CROWD, "%u are good", n_good);
+    CHECK_MSG(cancel ? n_good < N_CROWD && n_good >= N_CROWD / 2 : n_good == N_CROWD, "%u are good",
+              n_good);
     for (int i = 0; i < 1000 && !store_is_idle(&rig->store); i++) {
         uv_run(&rig->loop, UV_RUN_NOWAIT);
         usleep(200);
@@ -209,7 +225,8 @@ static void test_refusals(struct rig *rig)
     load.file.mtime_ns++;
     CHECK_INT(load_start(rig, &load, &err), 0);
     run_until_done(rig, &load, 1);
-    CHECK_MSG(load.err.code == STOW_SOURCE && strstr(load.err.text, "changed"), "%s", load.err.text);
+    CHECK_MSG(load.err.code == STOW_SOURCE && strstr(load.err.text, "changed"), "%s",
+              load.err.text);
     CHECK_INT(load.resident->failure.code, STOW_SOURCE);
     load_free(&load);
     /* cancelled before its first turn */

@@ -26,11 +26,11 @@ static void check_line(const char *got, const char *want)
     CHECK_MSG(same, "got \"%s\", expected \"%s\"", got, want);
 }
 
-#define LOGGED(want, ...)                  \
-    do {                                   \
-        dup2(pipe_end, STDERR_FILENO);     \
-        LOG_WARN(__VA_ARGS__);             \
-        check_line(take(), want);          \
+#define LOGGED(want, ...)              \
+    do {                               \
+        dup2(pipe_end, STDERR_FILENO); \
+        LOG_WARN(__VA_ARGS__);         \
+        check_line(take(), want);      \
     } while (0)
 
 int main(void)
@@ -76,7 +76,8 @@ int main(void)
     line = take();
     dup2(kept_stderr, STDERR_FILENO);
     CHECK(!changed && set);
-    CHECK_MSG(strcmp(line, "<6>test: shown\n<7>test: now\n<3>test: end\n") == 0, "got \"%s\"", line);
+    CHECK_MSG(strcmp(line, "<6>test: shown\n<7>test: now\n<3>test: end\n") == 0, "got \"%s\"",
+              line);
 
     unsetenv("JOURNAL_STREAM");
     dup2(pipe_end, STDERR_FILENO);

@@ -45,8 +45,13 @@ static void test_large(void)
 {
     enum { N_SAMPLES = 20000 };
     static uint64_t got[N_SAMPLES];
-    static const uint64_t sizes[] = {262144, 1000003, UINT64_C(1) << 32, (UINT64_C(1) << 40) + 1,
-                                     (UINT64_C(1) << 62) + 12345, UINT64_C(1) << 63, UINT64_MAX};
+    static const uint64_t sizes[] = {262144,
+                                     1000003,
+                                     UINT64_C(1) << 32,
+                                     (UINT64_C(1) << 40) + 1,
+                                     (UINT64_C(1) << 62) + 12345,
+                                     UINT64_C(1) << 63,
+                                     UINT64_MAX};
     for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
         uint64_t n = sizes[k], step = n / N_SAMPLES;
         size_t wrong = 0, fixed = 0;
@@ -58,8 +63,8 @@ static void test_large(void)
         qsort(got, N_SAMPLES, sizeof(got[0]), compare);
         for (size_t i = 1; i < N_SAMPLES; i++)
             wrong += got[i] == got[i - 1];
-        CHECK_MSG(!wrong && fixed < 10, "n %llu: %zu wrong, %zu stay where they are", (unsigned long long)n,
-                  wrong, fixed);
+        CHECK_MSG(!wrong && fixed < 10, "n %llu: %zu wrong, %zu stay where they are",
+                  (unsigned long long)n, wrong, fixed);
     }
 }
 

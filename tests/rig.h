@@ -63,8 +63,8 @@ static inline void rig_done(struct device_request *request)
 }
 
 /* A piece, waited for. NULL with the reason in *rc. */
-static inline struct piece *rig_piece(struct rig *rig, struct resident *resident, uint64_t bytes, int *rc,
-                                      struct shortage *shortage)
+static inline struct piece *rig_piece(struct rig *rig, struct resident *resident, uint64_t bytes,
+                                      int *rc, struct shortage *shortage)
 {
     struct piece *piece = NULL;
     bool done = false;
@@ -84,12 +84,13 @@ static inline uint16_t rig_pixel(uint64_t id, size_t e)
 /* Which form frame `id` has in an acquisition of rig_resident. */
 static inline enum stow_form rig_form(uint64_t id)
 {
-    static const enum stow_form forms[] = {STOW_FORM_RAW, STOW_FORM_BSLZ4, STOW_FORM_FILL, STOW_FORM_BSLZ4,
-                                           STOW_FORM_BAD};
+    static const enum stow_form forms[] = {STOW_FORM_RAW, STOW_FORM_BSLZ4, STOW_FORM_FILL,
+                                           STOW_FORM_BSLZ4, STOW_FORM_BAD};
     return forms[id % 5];
 }
 
-static inline void rig_store_frame(struct resident *resident, uint8_t *host, uint64_t dev, uint64_t id)
+static inline void rig_store_frame(struct resident *resident, uint8_t *host, uint64_t dev,
+                                   uint64_t id)
 {
     struct stow_error err;
     uint16_t pixels[RIG_ELEMS];
@@ -101,9 +102,7 @@ static inline void rig_store_frame(struct resident *resident, uint8_t *host, uin
     dev += id * RIG_STORED_BYTES;
     *frame = (struct frame){.addr = dev, .form = (uint8_t)rig_form(id), .bytes = RIG_FRAME_BYTES};
     switch (frame->form) {
-    case STOW_FORM_RAW:
-        memcpy(host, pixels, sizeof(pixels));
-        break;
+    case STOW_FORM_RAW: memcpy(host, pixels, sizeof(pixels)); break;
     case STOW_FORM_BSLZ4:
         frame->bytes = (uint32_t)chunk_encode(host, pixels, RIG_ELEMS, 2, 16);
         frame->blocks = dev + RIG_TABLE_AT;
@@ -115,8 +114,7 @@ static inline void rig_store_frame(struct resident *resident, uint8_t *host, uin
     case STOW_FORM_BAD:
         resident_fault(resident, id, 1, id % 2 ? STOW_CORRUPT : STOW_UNWRITTEN, "made bad");
         break;
-    default:
-        break;
+    default: break;
     }
 }
 

@@ -17,13 +17,16 @@ static const gid_t lab = 200, other = 201;
 static void test_names(struct rig *rig)
 {
     struct store *store = &rig->store;
-    struct resident *a = resident_new(store, &rig->place, ann), *b = resident_new(store, &rig->place, bob);
+    struct resident *a = resident_new(store, &rig->place, ann),
+                    *b = resident_new(store, &rig->place, bob);
     CHECK(a && b && a->id != b->id);
     struct name *of_ann = store_bind(store, "scan", ann, lab, STOW_SHARE_USER, a);
     struct name *of_bob = store_bind(store, "scan", bob, lab, STOW_SHARE_USER, b);
     CHECK_INT(a->refs, 2);
-    CHECK(store_find_own(store, "scan", ann) == of_ann && store_find_own(store, "scan", bob) == of_bob);
-    CHECK(store_find(store, "scan", ann, lab) == of_ann && store_find(store, "scan", bob, lab) == of_bob);
+    CHECK(store_find_own(store, "scan", ann) == of_ann &&
+          store_find_own(store, "scan", bob) == of_bob);
+    CHECK(store_find(store, "scan", ann, lab) == of_ann &&
+          store_find(store, "scan", bob, lab) == of_bob);
     CHECK(!store_find(store, "scan", 1003, lab) && !store_find(store, "sca", ann, lab) &&
           !store_find(store, "scan2", ann, lab) && !store_find_own(store, "scan", 1003));
     /* a second name for the same */
@@ -80,7 +83,9 @@ static void test_visible(struct rig *rig)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct name *name = store_bind(&rig->store, "n", ann, lab, cases[i].share, resident);
         CHECK_MSG(name_visible(name, cases[i].uid, cases[i].gid) == cases[i].seen, "case %zu", i);
-        CHECK_MSG((store_find(&rig->store, "n", cases[i].uid, cases[i].gid) == name) == cases[i].seen, "case %zu", i);
+        CHECK_MSG((store_find(&rig->store, "n", cases[i].uid, cases[i].gid) == name) ==
+                      cases[i].seen,
+                  "case %zu", i);
         store_unbind(&rig->store, name);
     }
     CHECK(uid_is_admin(0) && uid_is_admin(geteuid()) && !uid_is_admin(ann));
@@ -88,7 +93,8 @@ static void test_visible(struct rig *rig)
     struct name *shared = store_bind(&rig->store, "n", ann, lab, STOW_SHARE_ALL, resident);
     CHECK(store_find(&rig->store, "n", bob, other) == shared);
     struct name *own = store_bind(&rig->store, "n", bob, other, STOW_SHARE_USER, resident);
-    CHECK(store_find(&rig->store, "n", bob, other) == own && store_find(&rig->store, "n", ann, lab) == shared);
+    CHECK(store_find(&rig->store, "n", bob, other) == own &&
+          store_find(&rig->store, "n", ann, lab) == shared);
     resident_unref(resident);
     store_clear(&rig->store);
 }
@@ -106,7 +112,9 @@ static void test_origins(struct rig *rig)
     CHECK(!store_find_origin(&rig->store, &rig->place, &master, "/entry/data"));
     CHECK(!store_find_origin(&rig->store, NULL, &master, NULL));
     for (int i = 0; i < 4; i++) {
-        struct origin differs = {.dev = 1 + (i == 0), .ino = 2 + (i == 1), .size = 3 + (i == 2),
+        struct origin differs = {.dev = 1 + (i == 0),
+                                 .ino = 2 + (i == 1),
+                                 .size = 3 + (i == 2),
                                  .mtime_ns = 4 + (i == 3)};
         CHECK(!origin_same(&master, &differs));
         CHECK(!store_find_origin(&rig->store, &rig->place, &differs, NULL));
@@ -130,8 +138,9 @@ static void test_faults(struct rig *rig)
     uint64_t forms[STOW_N_FORMS];
     struct resident *resident = rig_resident(rig, 100, 100);
     resident_forms(resident, forms);
-    CHECK(forms[STOW_FORM_RAW] == 20 && forms[STOW_FORM_BSLZ4] == 40 && forms[STOW_FORM_FILL] == 20 &&
-          forms[STOW_FORM_BAD] == 20 && forms[STOW_FORM_COUNTS] == 0);
+    CHECK(forms[STOW_FORM_RAW] == 20 && forms[STOW_FORM_BSLZ4] == 40 &&
+          forms[STOW_FORM_FILL] == 20 && forms[STOW_FORM_BAD] == 20 &&
+          forms[STOW_FORM_COUNTS] == 0);
     for (uint64_t i = 0; i < 50; i++) {
         char text[32];
         snprintf(text, sizeof(text), "fault %d", (int)i);
@@ -216,7 +225,8 @@ static void test_eviction(struct rig *rig)
     static const uint64_t used[4] = {30, 10, 40, 20};
     for (int i = 0; i < 4; i++) {
         r[i] = complete(rig, 4 * MIB, used[i]);
-        CHECK(store_bind(&rig->store, (char[]){(char)('a' + i), 0}, ann, lab, STOW_SHARE_USER, r[i]));
+        CHECK(
+            store_bind(&rig->store, (char[]){(char)('a' + i), 0}, ann, lab, STOW_SHARE_USER, r[i]));
         resident_unref(r[i]);
     }
     CHECK_INT(rig->place.used_bytes, 16 * MIB);
@@ -226,7 +236,8 @@ static void test_eviction(struct rig *rig)
     CHECK_INT(metrics.evictions_total, evicted);
     /* the least recently used goes first, and its name stays */
     CHECK_INT(store_make_room(&rig->store, &rig->place, 1, &shortage), 0);
-    CHECK(r[1]->state == RESIDENT_EVICTED && r[3]->state == RESIDENT_COMPLETE && r[0]->state == RESIDENT_COMPLETE);
+    CHECK(r[1]->state == RESIDENT_EVICTED && r[3]->state == RESIDENT_COMPLETE &&
+          r[0]->state == RESIDENT_COMPLETE);
     CHECK_INT(metrics.evictions_total, evicted + 1);
     CHECK_INT(metrics.residents, residents - 1);
     CHECK_INT(rig->place.used_bytes, 12 * MIB);
@@ -235,7 +246,8 @@ static void test_eviction(struct rig *rig)
     /* streamed ones stay, though older */
     r[3]->n_streams = 1;
     CHECK_INT(store_make_room(&rig->store, &rig->place, 5 * MIB, &shortage), 0);
-    CHECK(r[0]->state == RESIDENT_EVICTED && r[3]->state == RESIDENT_COMPLETE && r[2]->state == RESIDENT_COMPLETE);
+    CHECK(r[0]->state == RESIDENT_EVICTED && r[3]->state == RESIDENT_COMPLETE &&
+          r[2]->state == RESIDENT_COMPLETE);
     /* refused: figures, and nobody is evicted in vain */
     CHECK_INT(store_make_room(&rig->store, &rig->place, 13 * MIB, &shortage), STOW_NOROOM);
     CHECK(shortage.needed == 13 * MIB && shortage.free == 8 * MIB && shortage.evictable == 4 * MIB);
@@ -243,7 +255,8 @@ static void test_eviction(struct rig *rig)
     struct stow_error err;
     CHECK_INT(shortage_error(&shortage, &rig->place, &err), STOW_NOROOM);
     CHECK_MSG(strstr(err.text, "13631488 bytes needed, 8388608 free, 4194304 evictable") &&
-                  strstr(err.text, "16777216") && strstr(err.text, "--max-bytes"), "%s", err.text);
+                  strstr(err.text, "16777216") && strstr(err.text, "--max-bytes"),
+              "%s", err.text);
     CHECK_INT(store_make_room(&rig->store, &rig->place, UINT64_MAX, &shortage), STOW_NOROOM);
     /* just enough */
     CHECK_INT(store_make_room(&rig->store, &rig->place, 12 * MIB, &shortage), 0);
@@ -271,7 +284,8 @@ static void test_pieces(struct rig *rig)
 {
     struct shortage shortage;
     int rc;
-    struct resident *old = complete(rig, 10 * MIB, 1), *grows = resident_new(&rig->store, &rig->place, ann);
+    struct resident *old = complete(rig, 10 * MIB, 1),
+                    *grows = resident_new(&rig->store, &rig->place, ann);
     struct piece *first = rig_piece(rig, grows, 3 * MIB, &rc, &shortage);
     CHECK(first && first->memory.bytes >= 3 * MIB && first->memory.host);
     CHECK_INT(rig->place.used_bytes, 14 * MIB);
