@@ -45,6 +45,7 @@ struct load {
     bool allow_gaps, changed, cancelling; /* changed: a file of the resident is not the same any more */
     struct waiter *waiters;
     struct need *needs;
+    unsigned n_files; /* that hold a descriptor, or will when the client answers */
     uint64_t begun_ns, indexed_ns, told_ns;
 };
 
@@ -77,6 +78,7 @@ static void load_free(struct load *load)
     while (*at != load)
         at = &(*at)->next;
     *at = load->next;
+    load->loads->n_files -= load->n_files;
     drop_needs(load);
     if (load->source)
         source_close(load->source);
@@ -123,17 +125,44 @@ static int name_is_free(const struct load *load, const struct waiter *waiter, st
                      load->changed ? " as it was before it changed" : "");
 }
 
+/* Some scans of n positions, the squarest first: "4x6, 6x4, 3x8, 8x3 ...". */
+static void write_scans(char *text, size_t room, uint64_t n)
+{
+    size_t used = 0, shown = 0;
+    uint64_t y = 1;
+    while (y * y < n && y < UINT32_MAX)
+        y++;
+    for (text[0] = '\0'; y && shown < 3 && used < room; y--) {
+        if (n % y || y * y > n)
+            continue;
+        unsigned long long a = y, b = n / y;
+        used += (size_t)snprintf(text + used, room - used, "%s%llux%llu", shown++ ? ", " : "", a, b);
+        if (a != b && used < room)
+            used += (size_t)snprintf(text + used, room - used, ", %llux%llu", b, a);
+    }
+}
+
+static int check_scan(const struct load *load, const struct waiter *waiter, struct stow_error *err)
+{
+    uint64_t n = load->resident->n_frames;
+    char fitting[128];
+    if (!waiter->scan_y || (n && n % waiter->scan_y == 0 && n / waiter->scan_y == waiter->scan_x))
+        return 0;
+    write_scans(fitting, sizeof(fitting), n);
+    return error_set(err, STOW_INVALID, "a scan of %llux%llu does not fit: %s has %llu frames, such as %s",
+                     (unsigned long long)waiter->scan_y, (unsigned long long)waiter->scan_x, load->path,
+                     (unsigned long long)n, *fitting ? fitting : "none");
+}
+
 static int bind_name(struct load *load, struct waiter *waiter, struct stow_error *err)
 {
     struct name *in_use;
     int rc = name_is_free(load, waiter, &in_use, err);
     if (rc)
         return rc;
-    uint64_t n = load->resident->n_frames;
-    if (waiter->scan_y && (waiter->scan_y > n || waiter->scan_x != n / waiter->scan_y || n % waiter->scan_y))
-        return error_set(err, STOW_INVALID, "a scan of %llux%llu has %llu positions, but %s has %llu frames",
-                         (unsigned long long)waiter->scan_y, (unsigned long long)waiter->scan_x,
-                         (unsigned long long)(waiter->scan_y * waiter->scan_x), load->path, (unsigned long long)n);
+    rc = check_scan(load, waiter, err);
+    if (rc)
+        return rc;
     if (in_use && in_use->resident != load->resident) {
         store_unbind(load->loads->store, in_use);
         in_use = NULL;
@@ -321,10 +350,18 @@ static void on_indexed(void *data, int status, const struct stow_error *err)
         loader_cancel(load->loader);
 }
 
+/* A file is asked for only while there is a descriptor left for it: the kernel would drop what does not fit,
+ * and with it the client. */
 static void on_need(void *data, uint32_t file, const char *path)
 {
-    if (ask(data, file, path))
-        load_give(data, file, -1, path, ENOMEM);
+    struct load *load = data;
+    int why = load->loads->n_files >= load->loads->max_files ? EMFILE : ask(load, file, path) ? ENOMEM : 0;
+    if (why) {
+        load_give(load, file, -1, path, why);
+        return;
+    }
+    load->n_files++;
+    load->loads->n_files++;
 }
 
 /* A resident that is not yet anything but the wish to read this master. */

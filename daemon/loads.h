@@ -21,6 +21,7 @@ struct loads {
     const char *reader; /* path of framestow-reader */
     struct load *first;
     uint64_t next_id;
+    unsigned n_files, max_files; /* descriptors of sources: held, and how many there may be */
 };
 
 /* What somebody who loads wants, and how to tell them. Strings are the waiter's until load_leave or ended. */

@@ -207,7 +207,11 @@ static int open_answered(struct reader_file *file, struct stow_error *err)
     if (file->code == ENOENT || file->code == ENOTDIR)
         return error_set(err, STOW_MISSING, "%s is missing: no such file", file->shown);
     if (file->code)
-        return error_errno(err, file->code, "%s cannot be opened", file->shown);
+        return error_errno(err, file->code, "%s cannot be opened%s", file->shown,
+                           file->code == EMFILE
+                               ? " (the daemon may hold no more files: raise its limit of open "
+                                 "files, ulimit -n or LimitNOFILE)"
+                               : "");
     return reader_file_open(file, err);
 }
 

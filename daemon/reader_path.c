@@ -21,6 +21,7 @@ struct walk {
     unsigned hops;
     size_t *lost;
     struct stow_error *err;
+    const char *path; /* as asked, for messages */
 };
 
 bool reader_path_external(hid_t group, const char *link, char *name, size_t room)
@@ -102,7 +103,8 @@ static int step(struct walk *walk, const char *name)
     H5L_info_t info;
     const char *shown = walk->reader->files[walk->file]->shown;
     if (H5Lget_info(walk->at, name, &info, H5P_DEFAULT) < 0)
-        return error_set(walk->err, STOW_UNKNOWN, "%s has no object '%s' there", shown, name);
+        return error_set(walk->err, STOW_UNKNOWN, "%s: %s not found: it has no object '%s'", shown,
+                         walk->path, name);
     if (info.type == H5L_TYPE_HARD) {
         hid_t next = H5Oopen(walk->at, name, H5P_DEFAULT);
         if (next < 0)
@@ -158,7 +160,8 @@ int reader_path_open(struct reader *reader, size_t file, hid_t at, const char *p
     struct walk *walk = malloc(sizeof(*walk));
     if (!walk)
         return error_set(err, STOW_NOMEM, "out of memory for a path");
-    *walk = (struct walk){.reader = reader, .file = file, .at = at, .lost = lost, .err = err};
+    *walk = (struct walk){
+        .reader = reader, .file = file, .at = at, .path = path, .lost = lost, .err = err};
     if (lost)
         *lost = SIZE_MAX;
     H5Iinc_ref(at);

@@ -160,7 +160,7 @@ static void on_lost(struct place *place)
 
 /* ---- the start ---- */
 
-/* As many descriptors as are allowed: residents, rings and clients all take some. */
+/* As many descriptors as are allowed: residents, rings and clients all take some. Returns how many. */
 static unsigned raise_limits(void)
 {
     struct rlimit limit;
@@ -173,8 +173,7 @@ static unsigned raise_limits(void)
         setrlimit(RLIMIT_MEMLOCK, &limit);
     }
     getrlimit(RLIMIT_NOFILE, &limit);
-    unsigned n = limit.rlim_cur > 65536 ? 65536 : (unsigned)limit.rlim_cur;
-    return n > 512 ? n / 2 : n * 3 / 8; /* the rest is for files, residents and rings */
+    return limit.rlim_cur > 1048576 ? 1048576 : (unsigned)limit.rlim_cur;
 }
 
 static unsigned n_cores(void)
@@ -254,7 +253,9 @@ static void start_handles(struct server *server)
 
 int server_open(struct server *server, const struct config *config, struct stow_error *err)
 {
-    *server = (struct server){.max_sessions = raise_limits(), .pid_namespace = own_pid_namespace()};
+    unsigned n = raise_limits();
+    /* A quarter each for clients and source files; the rest is for residents, rings and what is passed on. */
+    *server = (struct server){.max_sessions = n / 4, .pid_namespace = own_pid_namespace()};
     size_pool(config->threads);
     int rc = config->reader ? 0 : source_find_reader(server->reader, sizeof(server->reader), err);
     if (rc)
@@ -277,7 +278,8 @@ int server_open(struct server *server, const struct config *config, struct stow_
         return rc;
     }
     store_init(&server->store, server->places, server->n_places);
-    server->loads = (struct loads){.loop = &server->loop, .store = &server->store, .reader = server->reader};
+    server->loads = (struct loads){.loop = &server->loop, .store = &server->store, .reader = server->reader,
+                                   .max_files = n / 4};
     start_handles(server);
     return 0;
 }
