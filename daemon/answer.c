@@ -12,7 +12,8 @@ static ProtobufCBinaryData bytes_of(const char *text)
     return (ProtobufCBinaryData){.len = strlen(text), .data = (uint8_t *)text};
 }
 
-static size_t put_texts(ProtobufCBinaryData *rows, const char *text, size_t n, size_t most, size_t *room)
+static size_t put_texts(ProtobufCBinaryData *rows, const char *text, size_t n, size_t most,
+                        size_t *room)
 {
     if (n == most || strlen(text) > *room)
         return n;
@@ -21,14 +22,17 @@ static size_t put_texts(ProtobufCBinaryData *rows, const char *text, size_t n, s
     return n + 1;
 }
 
-static void put_lists(struct answer_acquisition *answer, const struct resident *resident, size_t most)
+static void put_lists(struct answer_acquisition *answer, const struct resident *resident,
+                      size_t most)
 {
     Stow__Acquisition *m = &answer->message;
     size_t room = TEXT_BYTES;
     for (size_t i = 0; i < resident->n_warnings; i++)
-        m->n_warnings = put_texts(answer->warnings, resident->warnings[i], m->n_warnings, most, &room);
+        m->n_warnings =
+            put_texts(answer->warnings, resident->warnings[i], m->n_warnings, most, &room);
     for (size_t i = 0; i < resident->n_origins; i++)
-        m->n_sources = put_texts(answer->sources, resident->origins[i].path, m->n_sources, most, &room);
+        m->n_sources =
+            put_texts(answer->sources, resident->origins[i].path, m->n_sources, most, &room);
     m->warnings = answer->warnings;
     m->sources = answer->sources;
     m->total_sources = (uint32_t)resident->n_origins;
@@ -106,7 +110,8 @@ const char *memory_note_for(const struct session *session, const struct place *p
     if (!(session->memory_kinds & (MEMORY_CUDA_IPC | MEMORY_CUDA_FD)))
         return "the client has no usable CUDA driver: frames come in host memory";
     if (!sees_gpu(session, info->uuid))
-        return "the GPU that holds the acquisition is not visible to the client (CUDA_VISIBLE_DEVICES?): frames come "
+        return "the GPU that holds the acquisition is not visible to the client "
+               "(CUDA_VISIBLE_DEVICES?): frames come "
                "in host memory";
     if (!session->same_pid_namespace)
         return "the client is in another pid namespace: cuda-fd rather than cuda-ipc";

@@ -63,8 +63,8 @@ no_attributes:
     return rc;
 }
 
-int child_spawn(struct child *child, uv_loop_t *loop, const char *program, char *const *argv, char *const *env,
-                int fd)
+int child_spawn(struct child *child, uv_loop_t *loop, const char *program, char *const *argv,
+                char *const *env, int fd)
 {
     int rc = spawn(&child->pid, program, argv, env, fd);
     if (rc)

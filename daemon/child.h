@@ -20,8 +20,8 @@ struct child {
 
 /* Start program with stdin and stdout at /dev/null, our stderr, and fd as its descriptor 3; nothing else of
  * ours stays open that is closed on exec. data and ended are set by the caller. 0 or an errno. */
-int child_spawn(struct child *child, uv_loop_t *loop, const char *program, char *const *argv, char *const *env,
-                int fd);
+int child_spawn(struct child *child, uv_loop_t *loop, const char *program, char *const *argv,
+                char *const *env, int fd);
 
 void child_kill(struct child *child);
 

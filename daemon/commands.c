@@ -36,7 +36,8 @@ static int keep_uuids(struct session *session, const Stow__Hello *hello)
         return STOW_NOMEM;
     for (size_t i = 0; i < n; i++) {
         if (hello->gpu_uuids[i].len == sizeof(session->uuids[0]))
-            memcpy(session->uuids[session->n_uuids++], hello->gpu_uuids[i].data, sizeof(session->uuids[0]));
+            memcpy(session->uuids[session->n_uuids++], hello->gpu_uuids[i].data,
+                   sizeof(session->uuids[0]));
     }
     return 0;
 }
@@ -50,7 +51,8 @@ static void describe_devices(const struct server *server, Stow__Gpu *gpus, Stow_
         gpus[i].model = (char *)info->model;
         gpus[i].driver = info->driver;
         if (info->is_gpu)
-            gpus[i].uuid = (ProtobufCBinaryData){.len = sizeof(info->uuid), .data = (uint8_t *)info->uuid};
+            gpus[i].uuid =
+                (ProtobufCBinaryData){.len = sizeof(info->uuid), .data = (uint8_t *)info->uuid};
         rows[i] = &gpus[i];
     }
 }
@@ -61,8 +63,10 @@ static void do_hello(struct session *session, const struct request *request)
     struct server *server = session->server;
     struct stow_error err;
     if (hello->protocol_min > PROTOCOL || hello->protocol_max < PROTOCOL) {
-        error_set(&err, STOW_VERSION, "this daemon (%s) speaks protocol %d, the client (%s) %u to %u; install the same "
-                  "version of both", STOW_VERSION_TEXT, PROTOCOL, hello->version, hello->protocol_min,
+        error_set(&err, STOW_VERSION,
+                  "this daemon (%s) speaks protocol %d, the client (%s) %u to %u; install the same "
+                  "version of both",
+                  STOW_VERSION_TEXT, PROTOCOL, hello->version, hello->protocol_min,
                   hello->protocol_max);
         session_error(session, request->body->id, &err);
         session_close(session, err.text);
@@ -158,7 +162,8 @@ static bool comes_after(const struct name *name, const ProtobufCBinaryData *afte
     return order > 0 || (order == 0 && len > after->len);
 }
 
-static int fill_page(struct page *page, const struct session *session, const ProtobufCBinaryData *after)
+static int fill_page(struct page *page, const struct session *session,
+                     const ProtobufCBinaryData *after)
 {
     bool left_out = false;
     for (const struct name *name = session->server->store.names; name; name = name->next) {
@@ -205,7 +210,8 @@ static struct name *find_name(struct session *session, const struct request *req
     if (!name_of(bytes, text, sizeof(text), &err)) {
         name = store_find(&session->server->store, text, session->uid, session->gid);
         if (!name)
-            error_set(&err, STOW_UNKNOWN, "no acquisition is called %s; framestow ls shows what there is", text);
+            error_set(&err, STOW_UNKNOWN,
+                      "no acquisition is called %s; framestow ls shows what there is", text);
     }
     if (!name)
         session_error(session, request->body->id, &err);
@@ -236,7 +242,8 @@ static void do_unload(struct session *session, const struct request *request)
     if (!name)
         return;
     if (name->owner != session->uid && !uid_is_admin(session->uid)) {
-        error_set(&err, STOW_DENIED, "%s belongs to uid %u; only its owner or an admin may unload it", name->text,
+        error_set(&err, STOW_DENIED,
+                  "%s belongs to uid %u; only its owner or an admin may unload it", name->text,
                   (unsigned)name->owner);
         session_error(session, request->body->id, &err);
         return;
@@ -280,7 +287,8 @@ static void do_stats(struct session *session, const struct request *request)
         metrics.used_bytes += server->places[i].used_bytes;
         metrics.max_bytes += server->places[i].max_bytes;
     }
-    Stow__Stat stats[sizeof(struct metrics) / sizeof(uint64_t)], *rows[sizeof(struct metrics) / sizeof(uint64_t)];
+    Stow__Stat stats[sizeof(struct metrics) / sizeof(uint64_t)],
+        *rows[sizeof(struct metrics) / sizeof(uint64_t)];
     for (size_t i = 0; i < n_metric_rows; i++) {
         stow__stat__init(&stats[i]);
         stats[i].name = (char *)metric_rows[i].name;
@@ -340,7 +348,8 @@ static void run(struct session *session, const struct request *request)
         session_error(session, request->body->id, &err);
         return;
     }
-    error_set(&err, STOW_UNSUPPORTED, "this daemon (%s) does not know that request", STOW_VERSION_TEXT);
+    error_set(&err, STOW_UNSUPPORTED, "this daemon (%s) does not know that request",
+              STOW_VERSION_TEXT);
     session_error(session, request->body->id, &err);
 }
 

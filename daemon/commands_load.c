@@ -107,13 +107,16 @@ static struct place *find_place(struct server *server, const char *device, struc
     struct place *best = NULL;
     for (size_t i = 0; i < server->n_places; i++) {
         struct place *place = &server->places[i];
-        if (*device && strcmp(device, "auto") != 0 && strcmp(device_info(place->device)->name, device) != 0)
+        if (*device && strcmp(device, "auto") != 0 &&
+            strcmp(device_info(place->device)->name, device) != 0)
             continue;
         if (!best || place_free_bytes(place) > place_free_bytes(best))
             best = place;
     }
     if (!best)
-        error_set(err, STOW_UNKNOWN, "this daemon does not own the device %s; framestow doctor lists its devices", device);
+        error_set(err, STOW_UNKNOWN,
+                  "this daemon does not own the device %s; framestow doctor lists its devices",
+                  device);
     return best;
 }
 
@@ -123,11 +126,13 @@ static int check_form(const char *form, struct stow_error *err)
     if (!*form || strcmp(form, "auto") == 0 || strcmp(form, "bslz4") == 0)
         return 0;
     if (strcmp(form, "raw") == 0 || strcmp(form, "counts") == 0)
-        return error_set(err, STOW_UNSUPPORTED, "--form %s: this version keeps chunks as the file has them", form);
+        return error_set(err, STOW_UNSUPPORTED,
+                         "--form %s: this version keeps chunks as the file has them", form);
     return error_set(err, STOW_INVALID, "--form %s: none of auto, counts, bslz4, raw", form);
 }
 
-static struct session_load *new_load(struct session *session, const Stow__Load *ask, struct stow_error *err)
+static struct session_load *new_load(struct session *session, const Stow__Load *ask,
+                                     struct stow_error *err)
 {
     char name[NAME_ROOM];
     if (name_of(&ask->name, name, sizeof(name), err))
@@ -141,21 +146,30 @@ static struct session_load *new_load(struct session *session, const Stow__Load *
         return NULL;
     }
     *l = (struct session_load){.next = session->loads, .session = session, .name = copy};
-    l->waiter = (struct waiter){.data = l, .uid = session->uid, .gid = session->gid, .name = copy,
-                                .share = (enum stow_share)ask->share, .replace = ask->replace,
-                                .scan_y = ask->scan_y, .scan_x = ask->scan_x, .need = on_need,
-                                .progress = on_progress, .ended = on_ended};
+    l->waiter = (struct waiter){.data = l,
+                                .uid = session->uid,
+                                .gid = session->gid,
+                                .name = copy,
+                                .share = (enum stow_share)ask->share,
+                                .replace = ask->replace,
+                                .scan_y = ask->scan_y,
+                                .scan_x = ask->scan_x,
+                                .need = on_need,
+                                .progress = on_progress,
+                                .ended = on_ended};
     session->loads = l;
     return l;
 }
 
-static int check_load(struct session *session, const struct request *request, struct stow_error *err)
+static int check_load(struct session *session, const struct request *request,
+                      struct stow_error *err)
 {
     const Stow__Load *ask = request->body->load;
     if (session->server->draining)
         return error_set(err, STOW_SHUTDOWN, "the daemon is shutting down");
     if (request->n_fds != 1)
-        return error_set(err, STOW_INVALID, "LOAD takes one descriptor, the master's; %zu came", request->n_fds);
+        return error_set(err, STOW_INVALID, "LOAD takes one descriptor, the master's; %zu came",
+                         request->n_fds);
     if (!ask->scan_y != !ask->scan_x)
         return error_set(err, STOW_INVALID, "a scan has a height and a width");
     if (ask->share > STOW__SHARE__SHARE_ALL)
@@ -163,19 +177,21 @@ static int check_load(struct session *session, const struct request *request, st
     return check_form(ask->form, err);
 }
 
-static int begin_load(struct session *session, const struct request *request, struct session_load **load,
-                      bool *shared, struct stow_error *err)
+static int begin_load(struct session *session, const struct request *request,
+                      struct session_load **load, bool *shared, struct stow_error *err)
 {
     const Stow__Load *ask = request->body->load;
     int rc = check_load(session, request, err);
     struct place *place = rc ? NULL : find_place(session->server, ask->device, err);
     if (!place)
         return STOW_INVALID;
-    char *path = text_of(&ask->path, "a path", err), *dataset = path ? text_of(&ask->dataset, "a dataset path", err) : NULL;
+    char *path = text_of(&ask->path, "a path", err),
+         *dataset = path ? text_of(&ask->dataset, "a dataset path", err) : NULL;
     struct session_load *l = dataset ? new_load(session, ask, err) : NULL;
     rc = STOW_INVALID;
     if (l) {
-        struct load_options options = {.path = path, .dataset = *dataset ? dataset : NULL,
+        struct load_options options = {.path = path,
+                                       .dataset = *dataset ? dataset : NULL,
                                        .allow_gaps = ask->allow_gaps};
         int fd = request->fds[0];
         request->fds[0] = -1;
@@ -224,7 +240,9 @@ static int count_fds(const Stow__Files *files, size_t n_fds, struct stow_error *
     size_t n = 0;
     for (size_t i = 0; i < files->n_files; i++)
         n += files->files[i]->error == 0;
-    return n == n_fds ? 0 : error_set(err, STOW_INVALID, "FILES has %zu good entries and %zu descriptors", n, n_fds);
+    return n == n_fds ? 0
+                      : error_set(err, STOW_INVALID,
+                                  "FILES has %zu good entries and %zu descriptors", n, n_fds);
 }
 
 void do_files(struct session *session, const struct request *request)

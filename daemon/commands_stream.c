@@ -26,9 +26,12 @@ static int read_ids(int fd, uint64_t *ids, uint64_t n, struct stow_error *err)
 {
     struct stat st;
     int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) || (uint64_t)st.st_size < n * sizeof(*ids))
-        return error_set(err, STOW_INVALID, "a list of %llu ids comes in a memfd of at least so many, sealed against "
-                         "shrinking", (unsigned long long)n);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) ||
+        (uint64_t)st.st_size < n * sizeof(*ids))
+        return error_set(err, STOW_INVALID,
+                         "a list of %llu ids comes in a memfd of at least so many, sealed against "
+                         "shrinking",
+                         (unsigned long long)n);
     for (uint64_t have = 0; have < n * sizeof(*ids);) {
         ssize_t got = pread(fd, (char *)ids + have, n * sizeof(*ids) - have, (off_t)have);
         if (got <= 0)
@@ -39,14 +42,16 @@ static int read_ids(int fd, uint64_t *ids, uint64_t n, struct stow_error *err)
 }
 
 /* The ids of a request as an array from malloc. */
-static int take_ids(const struct request *request, const uint64_t *inlined, size_t n_inlined, uint64_t n_ids,
-                    uint64_t **ids, struct stow_error *err)
+static int take_ids(const struct request *request, const uint64_t *inlined, size_t n_inlined,
+                    uint64_t n_ids, uint64_t **ids, struct stow_error *err)
 {
     bool by_fd = request->n_fds == 1;
     uint64_t n = by_fd ? n_ids : n_inlined;
     if (request->n_fds > 1 || (by_fd && n_inlined) || n_ids != n || n > MAX_LIST_IDS)
-        return error_set(err, STOW_INVALID, "a list of ids is either in the message or in one descriptor, and n_ids "
-                         "counts it (at most %llu)", (unsigned long long)MAX_LIST_IDS);
+        return error_set(err, STOW_INVALID,
+                         "a list of ids is either in the message or in one descriptor, and n_ids "
+                         "counts it (at most %llu)",
+                         (unsigned long long)MAX_LIST_IDS);
     *ids = malloc(n ? n * sizeof(**ids) : 1);
     if (!*ids)
         return error_set(err, STOW_NOMEM, "no memory for %llu ids", (unsigned long long)n);
@@ -138,7 +143,8 @@ static void answer_stream(struct session_stream *s)
 {
     struct stream *stream = s->stream;
     const struct device_info *info = device_info(stream->place->device);
-    bool is_cuda = stream->memory.kind != MEMORY_HOST_FD, by_fd = stream->memory.kind != MEMORY_CUDA_IPC;
+    bool is_cuda = stream->memory.kind != MEMORY_HOST_FD,
+         by_fd = stream->memory.kind != MEMORY_CUDA_IPC;
     Stow__StreamReply answer = STOW__STREAM_REPLY__INIT;
     Stow__Reply reply = STOW__REPLY__INIT;
     answer.ring = stream->ring;
@@ -149,9 +155,11 @@ static void answer_stream(struct session_stream *s)
     answer.batch = stream->batch;
     answer.frame_bytes = stream->frame_bytes;
     if (!by_fd)
-        answer.handle = (ProtobufCBinaryData){.len = sizeof(stream->memory.handle), .data = stream->memory.handle};
+        answer.handle = (ProtobufCBinaryData){.len = sizeof(stream->memory.handle),
+                                              .data = stream->memory.handle};
     if (is_cuda)
-        answer.gpu_uuid = (ProtobufCBinaryData){.len = sizeof(info->uuid), .data = (uint8_t *)info->uuid};
+        answer.gpu_uuid =
+            (ProtobufCBinaryData){.len = sizeof(info->uuid), .data = (uint8_t *)info->uuid};
     answer.note = (char *)s->note;
     answer.acquisition = s->acquisition;
     answer.positions = stream->end == UINT64_MAX ? stream->end : stream->end - stream->position;
@@ -178,11 +186,14 @@ static void on_open(void *data, struct stream *stream, const struct stow_error *
 /* ---- requests ---- */
 
 /* The memory kind to use: the best that place, client and wish have in common. */
-static int choose_memory(const struct session *session, const struct place *place, const Stow__Stream *ask,
-                         enum memory_kind *kind, const char **note, struct stow_error *err)
+static int choose_memory(const struct session *session, const struct place *place,
+                         const Stow__Stream *ask, enum memory_kind *kind, const char **note,
+                         struct stow_error *err)
 {
     const struct device_info *info = device_info(place->device);
-    unsigned wished = ask->memory_kinds ? ask->memory_kinds : (unsigned)(MEMORY_HOST_FD | MEMORY_CUDA_IPC | MEMORY_CUDA_FD);
+    unsigned wished = ask->memory_kinds
+                          ? ask->memory_kinds
+                          : (unsigned)(MEMORY_HOST_FD | MEMORY_CUDA_IPC | MEMORY_CUDA_FD);
     unsigned kinds = memory_kinds_for(session, place) & wished;
     bool wants_this_gpu = ask->gpu_uuid.len == sizeof(info->uuid) &&
                           memcmp(ask->gpu_uuid.data, info->uuid, sizeof(info->uuid)) == 0;
@@ -190,32 +201,39 @@ static int choose_memory(const struct session *session, const struct place *plac
     if (info->is_gpu && !wants_this_gpu) {
         kinds &= MEMORY_HOST_FD;
         if (!**note)
-            *note = ask->gpu_uuid.len ? "the acquisition lies on another GPU than the one asked for: frames come in host memory"
+            *note = ask->gpu_uuid.len ? "the acquisition lies on another GPU than the one asked "
+                                        "for: frames come in host memory"
                                       : "no GPU was asked for: frames come in host memory";
     }
-    if (!session->same_pid_namespace && kinds & MEMORY_CUDA_FD) /* ipc works there too on today's drivers; fd by design */
+    if (!session->same_pid_namespace &&
+        kinds & MEMORY_CUDA_FD) /* ipc works there too on today's drivers; fd by design */
         kinds &= ~(unsigned)MEMORY_CUDA_IPC;
-    *kind = kinds & MEMORY_CUDA_IPC ? MEMORY_CUDA_IPC : kinds & MEMORY_CUDA_FD ? MEMORY_CUDA_FD : MEMORY_HOST_FD;
+    *kind = kinds & MEMORY_CUDA_IPC  ? MEMORY_CUDA_IPC
+            : kinds & MEMORY_CUDA_FD ? MEMORY_CUDA_FD
+                                     : MEMORY_HOST_FD;
     if (kinds)
         return 0;
-    return error_set(err, STOW_UNSUPPORTED, "none of the memory kinds asked for can be had from %s: %s", info->name,
+    return error_set(err, STOW_UNSUPPORTED,
+                     "none of the memory kinds asked for can be had from %s: %s", info->name,
                      **note ? *note : "it is not a GPU");
 }
 
 /* The name that a stream is asked of, or NULL and why not. */
-static struct name *name_to_stream(struct session *session, const struct request *request, struct stow_error *err)
+static struct name *name_to_stream(struct session *session, const struct request *request,
+                                   struct stow_error *err)
 {
     char text[NAME_ROOM];
     if (name_of(&request->body->stream->name, text, sizeof(text), err))
         return NULL;
     struct name *name = store_find(&session->server->store, text, session->uid, session->gid);
     if (!name) {
-        error_set(err, STOW_UNKNOWN, "no acquisition is called %s; framestow ls shows what there is", text);
+        error_set(err, STOW_UNKNOWN,
+                  "no acquisition is called %s; framestow ls shows what there is", text);
         return NULL;
     }
     if (name->resident->state == RESIDENT_EVICTED) {
-        error_set(err, STOW_STATE, "%s was evicted to make room; load it again: framestow load %s", text,
-                  name->resident->origins[0].path);
+        error_set(err, STOW_STATE, "%s was evicted to make room; load it again: framestow load %s",
+                  text, name->resident->origins[0].path);
         return NULL;
     }
     if (session->server->draining) {
@@ -225,17 +243,25 @@ static struct name *name_to_stream(struct session *session, const struct request
     return name;
 }
 
-static int open_stream(struct session_stream *s, const struct request *request, struct stow_error *err)
+static int open_stream(struct session_stream *s, const struct request *request,
+                       struct stow_error *err)
 {
     const Stow__Stream *ask = request->body->stream;
     struct session *session = s->session;
     struct name *name = name_to_stream(session, request, err);
     if (!name)
         return err->code;
-    struct stream_options options = {.order = (enum stow_order)ask->order, .first = ask->first, .count = ask->count,
-                                     .seed = ask->seed, .start = ask->start, .rank = ask->rank,
-                                     .world = ask->world, .batch = ask->batch, .slots = ask->slots};
-    struct stream_callbacks callbacks = {.data = s, .on_open = on_open, .on_batch = on_batch, .on_end = on_end};
+    struct stream_options options = {.order = (enum stow_order)ask->order,
+                                     .first = ask->first,
+                                     .count = ask->count,
+                                     .seed = ask->seed,
+                                     .start = ask->start,
+                                     .rank = ask->rank,
+                                     .world = ask->world,
+                                     .batch = ask->batch,
+                                     .slots = ask->slots};
+    struct stream_callbacks callbacks = {
+        .data = s, .on_open = on_open, .on_batch = on_batch, .on_end = on_end};
     int rc = 0;
     if (ask->order > STOW__ORDER__ON_REQUEST)
         rc = error_set(err, STOW_INVALID, "no such order");
@@ -248,7 +274,8 @@ static int open_stream(struct session_stream *s, const struct request *request, 
     if (rc)
         return rc;
     s->acquisition = name->resident->id;
-    rc = stream_open(&s->stream, &session->server->store, name->resident, name->text, &options, &callbacks, err);
+    rc = stream_open(&s->stream, &session->server->store, name->resident, name->text, &options,
+                     &callbacks, err);
     if (rc)
         free(options.ids);
     return rc;
@@ -274,7 +301,8 @@ void do_stream(struct session *session, const struct request *request)
 }
 
 /* The stream of a ring that this session holds, or an error to the client and NULL. */
-static struct session_stream *of_ring(struct session *session, const struct request *request, uint64_t ring)
+static struct session_stream *of_ring(struct session *session, const struct request *request,
+                                      uint64_t ring)
 {
     struct session_stream *s = find_ring(session, ring);
     if (!s) {
@@ -327,13 +355,13 @@ void do_frames(struct session *session, const struct request *request)
 }
 
 /* One thing that was released wrongly. Some are forgiven: a connection that goes on so is broken. */
-static void stale(struct session *session, const struct request *request, uint64_t ring, uint32_t slot,
-                  uint64_t generation)
+static void stale(struct session *session, const struct request *request, uint64_t ring,
+                  uint32_t slot, uint64_t generation)
 {
     struct stow_error err;
     metrics.stale_releases_total++;
-    error_set(&err, STOW_STALE, "slot %u of ring %llu is not held with generation %llu", slot, (unsigned long long)ring,
-              (unsigned long long)generation);
+    error_set(&err, STOW_STALE, "slot %u of ring %llu is not held with generation %llu", slot,
+              (unsigned long long)ring, (unsigned long long)generation);
     session_error(session, request->body->id, &err);
     if (++session->n_stale >= SESSION_MAX_STALE)
         session_close(session, "it released too much that it did not hold");

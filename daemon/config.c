@@ -52,7 +52,8 @@ static int parse_devices(struct config *config, const char *list, struct stow_er
     char *rest = config->device_list, *name;
     while ((name = strsep(&rest, ","))) {
         if (config->n_devices == CONFIG_MAX_DEVICES)
-            return error_set(err, STOW_INVALID, "--device: more than %d devices", CONFIG_MAX_DEVICES);
+            return error_set(err, STOW_INVALID, "--device: more than %d devices",
+                             CONFIG_MAX_DEVICES);
         for (size_t i = 0; i < config->n_devices; i++) {
             if (strcmp(config->devices[i], name) == 0)
                 return error_set(err, STOW_INVALID, "--device: %s is named twice", name);
@@ -71,14 +72,29 @@ static int parse_count(const char *text, unsigned *n)
     return 0;
 }
 
-enum { OPT_DEVICE = 1, OPT_SOCKET, OPT_MAX_BYTES, OPT_STATE, OPT_THREADS, OPT_READER, OPT_LOG, OPT_HELP, OPT_VERSION };
+enum {
+    OPT_DEVICE = 1,
+    OPT_SOCKET,
+    OPT_MAX_BYTES,
+    OPT_STATE,
+    OPT_THREADS,
+    OPT_READER,
+    OPT_LOG,
+    OPT_HELP,
+    OPT_VERSION
+};
 
 static const struct option options[] = {
-    {"device", required_argument, NULL, OPT_DEVICE},   {"socket", required_argument, NULL, OPT_SOCKET},
-    {"max-bytes", required_argument, NULL, OPT_MAX_BYTES}, {"state-dir", required_argument, NULL, OPT_STATE},
-    {"threads", required_argument, NULL, OPT_THREADS}, {"reader", required_argument, NULL, OPT_READER},
-    {"log-level", required_argument, NULL, OPT_LOG},   {"help", no_argument, NULL, OPT_HELP},
-    {"version", no_argument, NULL, OPT_VERSION},       {NULL, 0, NULL, 0},
+    {"device", required_argument, NULL, OPT_DEVICE},
+    {"socket", required_argument, NULL, OPT_SOCKET},
+    {"max-bytes", required_argument, NULL, OPT_MAX_BYTES},
+    {"state-dir", required_argument, NULL, OPT_STATE},
+    {"threads", required_argument, NULL, OPT_THREADS},
+    {"reader", required_argument, NULL, OPT_READER},
+    {"log-level", required_argument, NULL, OPT_LOG},
+    {"help", no_argument, NULL, OPT_HELP},
+    {"version", no_argument, NULL, OPT_VERSION},
+    {NULL, 0, NULL, 0},
 };
 
 static int apply(struct config *config, int option, const char *value, struct stow_error *err)
@@ -90,7 +106,8 @@ static int apply(struct config *config, int option, const char *value, struct st
     case OPT_READER: config->reader = value; return 0;
     case OPT_MAX_BYTES:
         if (config_size(value, &config->max_bytes) || !config->max_bytes)
-            return error_set(err, STOW_INVALID, "--max-bytes: %s is no size; write 8M or 64G", value);
+            return error_set(err, STOW_INVALID, "--max-bytes: %s is no size; write 8M or 64G",
+                             value);
         return 0;
     case OPT_THREADS:
         if (parse_count(value, &config->threads))
@@ -98,7 +115,8 @@ static int apply(struct config *config, int option, const char *value, struct st
         return 0;
     case OPT_LOG:
         if (!log_set_level(value))
-            return error_set(err, STOW_INVALID, "--log-level: %s is none of error, warn, info, debug", value);
+            return error_set(err, STOW_INVALID,
+                             "--log-level: %s is none of error, warn, info, debug", value);
         return 0;
     case OPT_HELP: fputs(usage, stdout); return 1;
     case OPT_VERSION: puts("framestowd " STOW_VERSION_TEXT); return 1;

@@ -14,7 +14,7 @@
 struct config {
     const char *devices[CONFIG_MAX_DEVICES]; /* auto, host, cuda:N */
     size_t n_devices;
-    char *device_list; /* what devices point into */
+    char *device_list;     /* what devices point into */
     const char *socket;    /* NULL: the default */
     const char *state_dir; /* NULL: none */
     const char *reader;    /* NULL: found beside the program */

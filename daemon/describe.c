@@ -6,26 +6,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void fault_text(const struct source_index *index, const struct source_chunk *chunk, uint64_t id,
-                       struct stow_error *why)
+static void fault_text(const struct source_index *index, const struct source_chunk *chunk,
+                       uint64_t id, struct stow_error *why)
 {
     switch (chunk->fault) {
     case SOURCE_FAULT_NO_FILE:
         error_set(why, STOW_UNWRITTEN, "its file %s is missing", index->files[chunk->offset].path);
         break;
     case SOURCE_FAULT_PAST_END:
-        error_set(why, STOW_CORRUPT, "its chunk passes the end of %s, which is truncated; copy it again",
+        error_set(why, STOW_CORRUPT,
+                  "its chunk passes the end of %s, which is truncated; copy it again",
                   index->files[chunk->file].path);
         break;
     default:
-        error_set(why, STOW_CORRUPT, "its chunk of %u bytes in %s does not hold frame %llu", chunk->bytes,
-                  index->files[chunk->file].path, (unsigned long long)id);
+        error_set(why, STOW_CORRUPT, "its chunk of %u bytes in %s does not hold frame %llu",
+                  chunk->bytes, index->files[chunk->file].path, (unsigned long long)id);
     }
 }
 
 static bool same_fault(const struct source_chunk *a, const struct source_chunk *b)
 {
-    return a->fault == b->fault && a->file == b->file && (a->fault != SOURCE_FAULT_NO_FILE || a->offset == b->offset);
+    return a->fault == b->fault && a->file == b->file &&
+           (a->fault != SOURCE_FAULT_NO_FILE || a->offset == b->offset);
 }
 
 /* Frames without bytes are as good as they will be; the others wait. */
@@ -62,8 +64,11 @@ static int describe_files(struct resident *resident, const struct source_index *
     resident->origins = origins;
     for (resident->n_origins = 0; resident->n_origins < index->n_files; resident->n_origins++) {
         const struct source_file *file = &index->files[resident->n_origins];
-        struct origin origin = {.path = strdup(file->path), .dev = file->dev, .ino = file->ino,
-                                .size = file->size, .mtime_ns = file->mtime_ns};
+        struct origin origin = {.path = strdup(file->path),
+                                .dev = file->dev,
+                                .ino = file->ino,
+                                .size = file->size,
+                                .mtime_ns = file->mtime_ns};
         if (!origin.path)
             return STOW_NOMEM;
         origins[resident->n_origins] = origin;
@@ -82,7 +87,8 @@ int describe_resident(struct resident *resident, const struct source_index *inde
     resident->scan_y = index->scan_y;
     resident->scan_x = index->scan_x;
     resident->shape = (struct frame_shape){.n_elems = index->det_y * index->det_x,
-                                           .elem_bytes = index->elem_bytes, .fill = index->fill};
+                                           .elem_bytes = index->elem_bytes,
+                                           .fill = index->fill};
     resident->n_frames = index->n_frames;
     resident->has_expected = index->has_expected;
     resident->expected = index->expected;

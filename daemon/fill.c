@@ -110,9 +110,13 @@ static void add_slot(struct fill *fill, uint32_t number)
             continue;
         }
         fill->target[fill->n_jobs] = &slot->status[i];
-        fill->jobs[fill->n_jobs++] = (struct decode_job){
-            .src = frame->addr, .blocks = frame->blocks, .src_bytes = frame->bytes, .form = frame->form,
-            .dst = stream->memory.dev + number * stream->slot_stride + i * stream->frame_bytes};
+        fill->jobs[fill->n_jobs++] =
+            (struct decode_job){.src = frame->addr,
+                                .blocks = frame->blocks,
+                                .src_bytes = frame->bytes,
+                                .form = frame->form,
+                                .dst = stream->memory.dev + number * stream->slot_stride +
+                                       i * stream->frame_bytes};
     }
     slot->state = SLOT_FILLING;
     slot->generation = ++stream->generation;
@@ -142,9 +146,13 @@ static void publish(struct stream *stream, uint32_t number, uint64_t now)
     metrics.leases++;
     metrics.batches_total++;
     metrics.frames_total += slot->n_frames;
-    struct stream_batch batch = {.slot = number, .n_frames = slot->n_frames, .generation = slot->generation,
-                                 .position = slot->position, .bytes = slot->n_frames * stream->frame_bytes,
-                                 .ready_ns = now, .ids = slot->ids,
+    struct stream_batch batch = {.slot = number,
+                                 .n_frames = slot->n_frames,
+                                 .generation = slot->generation,
+                                 .position = slot->position,
+                                 .bytes = slot->n_frames * stream->frame_bytes,
+                                 .ready_ns = now,
+                                 .ids = slot->ids,
                                  .status = slot->any_bad ? slot->status : NULL};
     metrics.decoded_bytes_total += batch.bytes;
     stream->callbacks.on_batch(stream->callbacks.data, stream, &batch);
@@ -198,7 +206,8 @@ static int enqueue(struct fill *fill)
 {
     struct stream *stream = fill->stream;
     if (fill->n_jobs && !fill->decoding) {
-        int rc = lane_decode(stream->lane, fill->status, fill->jobs, fill->n_jobs, &stream->resident->shape);
+        int rc = lane_decode(stream->lane, fill->status, fill->jobs, fill->n_jobs,
+                             &stream->resident->shape);
         if (rc)
             return rc;
         fill->decoding = true;
@@ -246,7 +255,8 @@ static bool fill_free_slots(struct stream *stream)
         most = LANE_MAX_JOBS; /* a batch is at most a quarter of this */
     struct fill *fill = fill_new(stream, n_free, most);
     if (!fill) {
-        stream_end(stream, &(struct stow_error){.code = STOW_NOMEM, .text = "no memory to decode frames"});
+        stream_end(stream,
+                   &(struct stow_error){.code = STOW_NOMEM, .text = "no memory to decode frames"});
         return false;
     }
     size_t room = most;

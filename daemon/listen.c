@@ -24,10 +24,12 @@ static int default_path(char *path, size_t room, struct stow_error *err)
         if (mkdir(folder, 0755) && errno != EEXIST)
             return error_errno(err, errno, "making %s", folder);
     } else if (!folder || !*folder) {
-        return error_set(err, STOW_INVALID, "XDG_RUNTIME_DIR is not set; say where the socket goes by --socket PATH");
+        return error_set(err, STOW_INVALID,
+                         "XDG_RUNTIME_DIR is not set; say where the socket goes by --socket PATH");
     }
     if (snprintf(path, room, "%s/framestow.sock", folder) >= (int)room)
-        return error_set(err, STOW_INVALID, "%s is too long for a socket; say another place by --socket PATH", folder);
+        return error_set(err, STOW_INVALID,
+                         "%s is too long for a socket; say another place by --socket PATH", folder);
     return 0;
 }
 
@@ -45,8 +47,8 @@ static int take_lock(struct listener *listener, struct stow_error *err)
         ssize_t n = pread(listener->lock_fd, text, sizeof(text) - 1, 0);
         text[n > 0 ? n : 0] = '\0';
         if (*text || i == 100) /* whoever took it a moment ago writes its pid next */
-            return error_set(err, STOW_EXISTS, "framestowd is already running at %s, pid %ld", listener->path,
-                             strtol(text, NULL, 10));
+            return error_set(err, STOW_EXISTS, "framestowd is already running at %s, pid %ld",
+                             listener->path, strtol(text, NULL, 10));
         usleep(1000);
     }
     int n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
@@ -62,18 +64,22 @@ static int clear_path(const struct sockaddr_un *address, struct stow_error *err)
     if (lstat(address->sun_path, &st))
         return errno == ENOENT ? 0 : error_errno(err, errno, "%s", address->sun_path);
     if (!S_ISSOCK(st.st_mode))
-        return error_set(err, STOW_INVALID, "%s exists and is not a socket; it is left alone: move it away or choose "
-                         "another --socket", address->sun_path);
+        return error_set(err, STOW_INVALID,
+                         "%s exists and is not a socket; it is left alone: move it away or choose "
+                         "another --socket",
+                         address->sun_path);
     int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (probe < 0)
         return error_errno(err, errno, "socket");
-    int refused = connect(probe, (const struct sockaddr *)address, sizeof(*address)) && errno == ECONNREFUSED;
+    int refused =
+        connect(probe, (const struct sockaddr *)address, sizeof(*address)) && errno == ECONNREFUSED;
     struct ucred peer = {.pid = 0};
     socklen_t size = sizeof(peer);
     getsockopt(probe, SOL_SOCKET, SO_PEERCRED, &peer, &size);
     close(probe);
     if (!refused)
-        return error_set(err, STOW_EXISTS, "somebody already answers at %s, pid %ld", address->sun_path, (long)peer.pid);
+        return error_set(err, STOW_EXISTS, "somebody already answers at %s, pid %ld",
+                         address->sun_path, (long)peer.pid);
     if (unlink(address->sun_path))
         return error_errno(err, errno, "removing the stale socket %s", address->sun_path);
     return 0;
@@ -105,7 +111,8 @@ static int adopt(struct listener *listener, struct stow_error *err)
     listener->fd = SD_LISTEN_FDS_START;
     listener->from_systemd = true;
     if (sd_is_socket_unix(listener->fd, SOCK_STREAM, 1, NULL, 0) <= 0)
-        return error_set(err, STOW_INVALID, "the descriptor from systemd is not a listening Unix stream socket");
+        return error_set(err, STOW_INVALID,
+                         "the descriptor from systemd is not a listening Unix stream socket");
     int flags = fcntl(listener->fd, F_GETFL);
     if (flags < 0 || fcntl(listener->fd, F_SETFL, flags | O_NONBLOCK))
         return error_errno(err, errno, "the socket from systemd");
@@ -128,8 +135,8 @@ int listener_open(struct listener *listener, const char *path, struct stow_error
     if (!path)
         rc = default_path(listener->path, sizeof(listener->path), err);
     else if (strlen(path) >= sizeof(listener->path))
-        rc = error_set(err, STOW_INVALID, "the socket path has %zu bytes, the most is %zu: %s", strlen(path),
-                       sizeof(listener->path) - 1, path);
+        rc = error_set(err, STOW_INVALID, "the socket path has %zu bytes, the most is %zu: %s",
+                       strlen(path), sizeof(listener->path) - 1, path);
     else
         snprintf(listener->path, sizeof(listener->path), "%s", path);
     if (!rc)

@@ -42,7 +42,13 @@ struct job {
     enum buffer buffer;
     uint8_t *bytes;
     struct span_read read;
-    enum { STEP_PLACE, STEP_BYTES, STEP_TABLES, STEP_DECODE, STEP_FENCE } step; /* that the lane has yet to take */
+    enum {
+        STEP_PLACE,
+        STEP_BYTES,
+        STEP_TABLES,
+        STEP_DECODE,
+        STEP_FENCE
+    } step; /* that the lane has yet to take */
     uint64_t table_dev;
     struct decode_job *decodes; /* [n_decodes], frame_of their frames, status of them */
     uint32_t *frame_of;
@@ -218,8 +224,10 @@ static void on_checked(struct device_request *request)
     note_faults(job);
     for (size_t i = 0; i < job->n_decodes; i++) {
         struct frame *frame = &resident->frames[job->span->first + job->frame_of[i]];
-        *frame = (struct frame){.addr = job->decodes[i].src, .blocks = job->decodes[i].blocks,
-                                .bytes = job->decodes[i].src_bytes, .form = (uint8_t)job->decodes[i].form};
+        *frame = (struct frame){.addr = job->decodes[i].src,
+                                .blocks = job->decodes[i].blocks,
+                                .bytes = job->decodes[i].src_bytes,
+                                .form = (uint8_t)job->decodes[i].form};
         if (job->status[i])
             note_corrupt(job, i);
     }
@@ -240,14 +248,16 @@ static struct plan *table_room(struct loader *loader, const struct span *span, u
     struct plan *own = &loader->plans[span->piece];
     if (own->tables_at + bytes <= own->piece->memory.bytes)
         return own;
-    struct plan *last = loader->tables_plan < loader->n_plans ? &loader->plans[loader->n_plans - 1] : NULL;
+    struct plan *last =
+        loader->tables_plan < loader->n_plans ? &loader->plans[loader->n_plans - 1] : NULL;
     if (last && !last->ready)
         return NULL;
     if (last && last->tables_at + bytes <= last->piece->memory.bytes)
         return last;
     uint64_t piece_bytes = bytes > TABLE_PIECE_BYTES ? bytes : TABLE_PIECE_BYTES;
     if (add_plan(loader, 0, piece_bytes))
-        fail(loader, &(struct stow_error){.code = STOW_NOMEM, .text = "no memory for a block table"});
+        fail(loader,
+             &(struct stow_error){.code = STOW_NOMEM, .text = "no memory for a block table"});
     return NULL;
 }
 
@@ -262,7 +272,8 @@ static bool place_tables(struct job *job)
     tables->tables_at += (table_bytes + 15) / 16 * 16;
     for (size_t i = 0; i < job->n_decodes; i++) {
         if (job->decodes[i].form == STOW_FORM_BSLZ4)
-            job->decodes[i].blocks = job->table_dev + job->read.table_at[job->frame_of[i]] * sizeof(uint32_t);
+            job->decodes[i].blocks =
+                job->table_dev + job->read.table_at[job->frame_of[i]] * sizeof(uint32_t);
     }
     job->step = STEP_BYTES;
     return true;
@@ -276,12 +287,15 @@ static int enqueue_step(struct job *job)
     case STEP_BYTES:
         if (job->buffer == BUFFER_DIRECT)
             return 0;
-        return lane_upload(lane, loader->plans[job->span->piece].piece->memory.dev + job->span->offset, job->bytes,
-                           job->span->bytes);
+        return lane_upload(lane,
+                           loader->plans[job->span->piece].piece->memory.dev + job->span->offset,
+                           job->bytes, job->span->bytes);
     case STEP_TABLES:
-        return lane_upload(lane, job->table_dev, job->read.tables, job->read.n_tables * sizeof(uint32_t));
+        return lane_upload(lane, job->table_dev, job->read.tables,
+                           job->read.n_tables * sizeof(uint32_t));
     case STEP_DECODE:
-        return lane_decode(lane, job->status, job->decodes, job->n_decodes, &loader->resident->shape);
+        return lane_decode(lane, job->status, job->decodes, job->n_decodes,
+                           &loader->resident->shape);
     default:
         job->fence = (struct device_request){.done = on_checked, .data = job};
         return lane_fence(lane, &job->fence);
@@ -314,7 +328,8 @@ static int make_decodes(struct job *job)
             continue;
         job->frame_of[job->n_decodes] = i;
         job->decodes[job->n_decodes++] =
-            (struct decode_job){.src = dev + job->read.at[i], .src_bytes = chunks[i].bytes,
+            (struct decode_job){.src = dev + job->read.at[i],
+                                .src_bytes = chunks[i].bytes,
                                 .form = chunks[i].raw ? STOW_FORM_RAW : STOW_FORM_BSLZ4};
     }
     return 0;
@@ -392,7 +407,8 @@ static bool have_piece(struct loader *loader, struct plan *wanted)
         return wanted->ready;
     struct shortage shortage;
     struct stow_error err;
-    int rc = resident_add_piece(loader->resident, wanted->bytes, on_piece, loader, &wanted->piece, &shortage);
+    int rc = resident_add_piece(loader->resident, wanted->bytes, on_piece, loader, &wanted->piece,
+                                &shortage);
     if (!rc) {
         loader->n_allocs++;
         return false;
@@ -419,7 +435,8 @@ static bool take_buffer(struct loader *loader, struct job *job)
         job->buffer = BUFFER_HEAP;
         job->bytes = malloc(span->bytes);
         if (!job->bytes)
-            fail(loader, &(struct stow_error){.code = STOW_NOMEM, .text = "no memory to read a large frame"});
+            fail(loader, &(struct stow_error){.code = STOW_NOMEM,
+                                              .text = "no memory to read a large frame"});
     }
     return job->bytes != NULL;
 }
@@ -440,7 +457,8 @@ static bool begin_span(struct loader *loader, const struct span *span)
     if (!take_buffer(loader, job) ||
         span_read_init(&job->read, loader->index, span, &loader->resident->shape, job->bytes)) {
         if (job->bytes)
-            fail(loader, &(struct stow_error){.code = STOW_NOMEM, .text = "no memory to load frames"});
+            fail(loader,
+                 &(struct stow_error){.code = STOW_NOMEM, .text = "no memory to load frames"});
         job_free(job);
         return false;
     }
@@ -539,7 +557,8 @@ static int make_room(const struct loader *loader, struct stow_error *err)
 }
 
 int loader_start(struct loader **loader_out, uv_loop_t *loop, struct resident *resident,
-                 const struct source *source, const struct loader_callbacks *callbacks, struct stow_error *err)
+                 const struct source *source, const struct loader_callbacks *callbacks,
+                 struct stow_error *err)
 {
     struct loader *loader = calloc(1, sizeof(*loader));
     if (!loader)
@@ -555,7 +574,8 @@ int loader_start(struct loader **loader_out, uv_loop_t *loop, struct resident *r
     if (!rc)
         rc = plan(loader);
     if (rc)
-        error_set(err, rc, "no memory for the table of %llu frames", (unsigned long long)loader->index->n_frames);
+        error_set(err, rc, "no memory for the table of %llu frames",
+                  (unsigned long long)loader->index->n_frames);
     else
         rc = make_room(loader, err);
     if (rc) {

@@ -31,7 +31,8 @@ struct loader_callbacks {
 /* Fill the resident (its description and frame table from the source's index, here at once) and begin.
  * The source must stay until on_done. STOW_NOROOM, STOW_NOMEM: nothing was begun. */
 int loader_start(struct loader **loader, uv_loop_t *loop, struct resident *resident,
-                 const struct source *source, const struct loader_callbacks *callbacks, struct stow_error *err);
+                 const struct source *source, const struct loader_callbacks *callbacks,
+                 struct stow_error *err);
 
 /* Stop as soon as what is under way is done; on_done then says STOW_CANCELLED. */
 void loader_cancel(struct loader *loader);

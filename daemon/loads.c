@@ -42,7 +42,8 @@ struct load {
     struct loader *loader;
     int master_fd;
     char *path, *dataset;
-    bool allow_gaps, changed, cancelling; /* changed: a file of the resident is not the same any more */
+    bool allow_gaps, changed,
+        cancelling; /* changed: a file of the resident is not the same any more */
     struct waiter *waiters;
     struct need *needs;
     unsigned n_files; /* that hold a descriptor, or will when the client answers */
@@ -56,8 +57,11 @@ uint64_t load_id(const struct load *load)
 
 static struct origin origin_of(const struct stat *st)
 {
-    return (struct origin){.dev = st->st_dev, .ino = st->st_ino, .size = (uint64_t)st->st_size,
-                           .mtime_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec};
+    return (struct origin){.dev = st->st_dev,
+                           .ino = st->st_ino,
+                           .size = (uint64_t)st->st_size,
+                           .mtime_ns =
+                               (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec};
 }
 
 /* ---- life ---- */
@@ -91,10 +95,12 @@ static void load_free(struct load *load)
     free(load);
 }
 
-static struct load *load_new(struct loads *loads, struct place *place, int fd, const struct load_options *options)
+static struct load *load_new(struct loads *loads, struct place *place, int fd,
+                             const struct load_options *options)
 {
     struct load *load = calloc(1, sizeof(*load));
-    char *path = strdup(options->path), *dataset = options->dataset ? strdup(options->dataset) : NULL;
+    char *path = strdup(options->path),
+         *dataset = options->dataset ? strdup(options->dataset) : NULL;
     if (!load || !path || (options->dataset && !dataset)) {
         free(load);
         free(path);
@@ -102,9 +108,15 @@ static struct load *load_new(struct loads *loads, struct place *place, int fd, c
         close(fd);
         return NULL;
     }
-    *load = (struct load){.next = loads->first, .loads = loads, .id = ++loads->next_id, .place = place,
-                          .master_fd = fd, .path = path, .dataset = dataset,
-                          .allow_gaps = options->allow_gaps, .begun_ns = uv_hrtime()};
+    *load = (struct load){.next = loads->first,
+                          .loads = loads,
+                          .id = ++loads->next_id,
+                          .place = place,
+                          .master_fd = fd,
+                          .path = path,
+                          .dataset = dataset,
+                          .allow_gaps = options->allow_gaps,
+                          .begun_ns = uv_hrtime()};
     loads->first = load;
     return load;
 }
@@ -120,8 +132,10 @@ static int name_is_free(const struct load *load, const struct waiter *waiter, st
         (*in_use)->resident->state == RESIDENT_EVICTED)
         return 0;
     const struct resident *other = (*in_use)->resident;
-    return error_set(err, STOW_EXISTS, "the name %s is in use for %s%s; choose another with --name, or give "
-                     "--replace", waiter->name, other->n_origins ? other->origins[0].path : "another source",
+    return error_set(err, STOW_EXISTS,
+                     "the name %s is in use for %s%s; choose another with --name, or give "
+                     "--replace",
+                     waiter->name, other->n_origins ? other->origins[0].path : "another source",
                      load->changed ? " as it was before it changed" : "");
 }
 
@@ -136,7 +150,8 @@ static void write_scans(char *text, size_t room, uint64_t n)
         if (n % y || y * y > n)
             continue;
         unsigned long long a = y, b = n / y;
-        used += (size_t)snprintf(text + used, room - used, "%s%llux%llu", shown++ ? ", " : "", a, b);
+        used +=
+            (size_t)snprintf(text + used, room - used, "%s%llux%llu", shown++ ? ", " : "", a, b);
         if (a != b && used < room)
             used += (size_t)snprintf(text + used, room - used, ", %llux%llu", b, a);
     }
@@ -149,9 +164,10 @@ static int check_scan(const struct load *load, const struct waiter *waiter, stru
     if (!waiter->scan_y || (n && n % waiter->scan_y == 0 && n / waiter->scan_y == waiter->scan_x))
         return 0;
     write_scans(fitting, sizeof(fitting), n);
-    return error_set(err, STOW_INVALID, "a scan of %llux%llu does not fit: %s has %llu frames, such as %s",
-                     (unsigned long long)waiter->scan_y, (unsigned long long)waiter->scan_x, load->path,
-                     (unsigned long long)n, *fitting ? fitting : "none");
+    return error_set(err, STOW_INVALID,
+                     "a scan of %llux%llu does not fit: %s has %llu frames, such as %s",
+                     (unsigned long long)waiter->scan_y, (unsigned long long)waiter->scan_x,
+                     load->path, (unsigned long long)n, *fitting ? fitting : "none");
 }
 
 static int bind_name(struct load *load, struct waiter *waiter, struct stow_error *err)
@@ -168,8 +184,8 @@ static int bind_name(struct load *load, struct waiter *waiter, struct stow_error
         in_use = NULL;
     }
     if (!in_use)
-        in_use = store_bind(load->loads->store, waiter->name, waiter->uid, waiter->gid, waiter->share,
-                            load->resident);
+        in_use = store_bind(load->loads->store, waiter->name, waiter->uid, waiter->gid,
+                            waiter->share, load->resident);
     if (!in_use)
         return error_set(err, STOW_NOMEM, "no memory for a name");
     in_use->scan_y = waiter->scan_y;
@@ -224,8 +240,9 @@ static void load_end(struct load *load, const struct stow_error *err)
         LOG_WARN("load %llu of %s failed: %s", (unsigned long long)load->id, load->path, err->text);
     } else {
         const struct resident *r = load->resident;
-        LOG_INFO("load %llu of %s: %llu frames, %llu bytes resident, %s", (unsigned long long)load->id, load->path,
-                 (unsigned long long)r->n_frames, (unsigned long long)resident_bytes(r), residence_name(r->state));
+        LOG_INFO("load %llu of %s: %llu frames, %llu bytes resident, %s",
+                 (unsigned long long)load->id, load->path, (unsigned long long)r->n_frames,
+                 (unsigned long long)resident_bytes(r), residence_name(r->state));
     }
     while (load->waiters)
         end_waiter(load, load->waiters, err);
@@ -297,9 +314,13 @@ static void on_progress(void *data, uint64_t frames, uint64_t bytes)
         return;
     load->told_ns = now;
     double seconds = (double)(now - load->indexed_ns) * 1e-9;
-    struct stow_progress progress = {.frames = frames, .total_frames = load->resident->n_frames, .bytes = bytes,
+    struct stow_progress progress = {.frames = frames,
+                                     .total_frames = load->resident->n_frames,
+                                     .bytes = bytes,
                                      .total_bytes = total,
-                                     .seconds_left = bytes ? seconds * (double)(total - bytes) / (double)bytes : -1};
+                                     .seconds_left =
+                                         bytes ? seconds * (double)(total - bytes) / (double)bytes
+                                               : -1};
     for (struct waiter *waiter = load->waiters; waiter; waiter = waiter->next)
         waiter->progress(waiter, &progress);
 }
@@ -336,7 +357,8 @@ static void on_indexed(void *data, int status, const struct stow_error *err)
     }
     load->indexed_ns = uv_hrtime();
     resident_time(load->resident, "index", (double)(load->indexed_ns - load->begun_ns) * 1e-6);
-    static const struct loader_callbacks callbacks = {.on_progress = on_progress, .on_done = on_loaded};
+    static const struct loader_callbacks callbacks = {.on_progress = on_progress,
+                                                      .on_done = on_loaded};
     struct loader_callbacks mine = callbacks;
     mine.data = load;
     struct stow_error why = {.code = 0};
@@ -355,7 +377,9 @@ static void on_indexed(void *data, int status, const struct stow_error *err)
 static void on_need(void *data, uint32_t file, const char *path)
 {
     struct load *load = data;
-    int why = load->loads->n_files >= load->loads->max_files ? EMFILE : ask(load, file, path) ? ENOMEM : 0;
+    int why = load->loads->n_files >= load->loads->max_files ? EMFILE
+              : ask(load, file, path)                        ? ENOMEM
+                                                             : 0;
     if (why) {
         load_give(load, file, -1, path, why);
         return;
@@ -396,8 +420,10 @@ static int begin_index(struct load *load, uid_t uid, struct stow_error *err)
     if (load->resident)
         resident_unref(load->resident);
     load->resident = resident;
-    struct source_options options = {.dataset = load->dataset, .path = load->path,
-                                     .allow_gaps = load->allow_gaps, .reader = load->loads->reader};
+    struct source_options options = {.dataset = load->dataset,
+                                     .path = load->path,
+                                     .allow_gaps = load->allow_gaps,
+                                     .reader = load->loads->reader};
     struct source_callbacks callbacks = {.data = load, .on_need = on_need, .on_done = on_indexed};
     int fd = load->master_fd;
     load->master_fd = -1;
@@ -452,7 +478,8 @@ static void begin_check(struct load *load)
     for (size_t i = 1; !rc && i < load->resident->n_origins; i++)
         rc = ask(load, (uint32_t)i, load->resident->origins[i].path);
     if (rc)
-        load_fail(load, &(struct stow_error){.code = STOW_NOMEM, .text = "no memory to load an acquisition"});
+        load_fail(load, &(struct stow_error){.code = STOW_NOMEM,
+                                             .text = "no memory to load an acquisition"});
     else if (!load->needs)
         checked(load);
 }
@@ -462,7 +489,8 @@ static void begin_check(struct load *load)
 static struct load *find_loading(struct loads *loads, const struct resident *resident)
 {
     for (struct load *load = loads->first; load; load = load->next) {
-        if (load->resident == resident && (load->state == LOAD_INDEXING || load->state == LOAD_LOADING))
+        if (load->resident == resident &&
+            (load->state == LOAD_INDEXING || load->state == LOAD_LOADING))
             return load;
     }
     return NULL;

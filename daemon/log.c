@@ -56,8 +56,9 @@ static size_t prefix(char *line, enum log_level level, const char *module)
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &utc);
     size_t used = strftime(line, LINE_BYTES, "%Y-%m-%dT%H:%M:%S", &utc);
-    return used + (size_t)snprintf(line + used, LINE_BYTES - used, ".%03ldZ %s %s: ", now.tv_nsec / 1000000,
-                                   levels[level].name, module);
+    return used + (size_t)snprintf(line + used, LINE_BYTES - used,
+                                   ".%03ldZ %s %s: ", now.tv_nsec / 1000000, levels[level].name,
+                                   module);
 }
 
 void log_line(enum log_level level, const char *module, const char *format, ...)

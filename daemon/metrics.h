@@ -8,23 +8,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define METRICS(X)                                                                                        \
-    X(sessions, "connections", "Clients that are connected now.")                                         \
-    X(sessions_total, "connections", "Clients that have connected since the start.")                      \
-    X(residents, "acquisitions", "Acquisitions that lie on a device now.")                                \
-    X(loads_total, "loads", "Loads that were begun.")                                                     \
-    X(loads_failed_total, "loads", "Loads that ended with an error or were cancelled.")                   \
-    X(loaded_bytes_total, "bytes", "Bytes of source files that were read into residents.")                \
-    X(evictions_total, "acquisitions", "Acquisitions that made room for others.")                         \
-    X(streams, "streams", "Streams that are open now.")                                                   \
-    X(leases, "slots", "Slots that consumers hold now: READY was sent, RELEASE has not come.")            \
-    X(batches_total, "batches", "Batches that were made ready.")                                          \
-    X(frames_total, "frames", "Frames that were decoded into slots.")                                     \
-    X(frames_bad_total, "frames", "Frames that were asked for and answered with an error.")               \
-    X(decoded_bytes_total, "bytes", "Bytes that were decoded into slots.")                                \
-    X(stale_releases_total, "releases", "RELEASEs that named a slot or generation the client did not hold.") \
-    X(protocol_errors_total, "connections", "Connections that were closed because of a framing error.")   \
-    X(used_bytes, "bytes", "Bytes of the budgets that residents and rings take now.")                     \
+#define METRICS(X)                                                                             \
+    X(sessions, "connections", "Clients that are connected now.")                              \
+    X(sessions_total, "connections", "Clients that have connected since the start.")           \
+    X(residents, "acquisitions", "Acquisitions that lie on a device now.")                     \
+    X(loads_total, "loads", "Loads that were begun.")                                          \
+    X(loads_failed_total, "loads", "Loads that ended with an error or were cancelled.")        \
+    X(loaded_bytes_total, "bytes", "Bytes of source files that were read into residents.")     \
+    X(evictions_total, "acquisitions", "Acquisitions that made room for others.")              \
+    X(streams, "streams", "Streams that are open now.")                                        \
+    X(leases, "slots", "Slots that consumers hold now: READY was sent, RELEASE has not come.") \
+    X(batches_total, "batches", "Batches that were made ready.")                               \
+    X(frames_total, "frames", "Frames that were decoded into slots.")                          \
+    X(frames_bad_total, "frames", "Frames that were asked for and answered with an error.")    \
+    X(decoded_bytes_total, "bytes", "Bytes that were decoded into slots.")                     \
+    X(stale_releases_total, "releases",                                                        \
+      "RELEASEs that named a slot or generation the client did not hold.")                     \
+    X(protocol_errors_total, "connections",                                                    \
+      "Connections that were closed because of a framing error.")                              \
+    X(used_bytes, "bytes", "Bytes of the budgets that residents and rings take now.")          \
     X(max_bytes, "bytes", "Bytes of the budgets of all devices.")
 
 struct metrics {

@@ -118,7 +118,8 @@ int place_open(struct place *place, uv_loop_t *loop, const struct place_options 
     place->async.data = place;
     uv_idle_init(loop, &place->idle);
     place->idle.data = place;
-    struct device_options device_options = {.threads = options->threads, .wake = wake,
+    struct device_options device_options = {.threads = options->threads,
+                                            .wake = wake,
                                             .wake_data = &place->async};
     int rc = device_open(&place->device, options->device, &device_options, err);
     if (!rc)
@@ -132,7 +133,8 @@ int place_open(struct place *place, uv_loop_t *loop, const struct place_options 
     const struct device_info *info = device_info(place->device);
     place->max_bytes = options->max_bytes ? options->max_bytes : info->total_bytes / 2;
     LOG_INFO("device %s (%s), %llu MiB, budget %llu MiB", info->name, info->model,
-             (unsigned long long)(info->total_bytes >> 20), (unsigned long long)(place->max_bytes >> 20));
+             (unsigned long long)(info->total_bytes >> 20),
+             (unsigned long long)(place->max_bytes >> 20));
     if (info->kinds_note[0])
         LOG_WARN("device %s: %s", info->name, info->kinds_note);
     return 0;

@@ -43,8 +43,8 @@ struct place {
 
 struct place_options {
     const char *device;
-    uint64_t max_bytes; /* 0: half of the device's memory */
-    unsigned threads;   /* host */
+    uint64_t max_bytes;   /* 0: half of the device's memory */
+    unsigned threads;     /* host */
     size_t staging_bytes; /* of one staging buffer */
 };
 

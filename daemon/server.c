@@ -57,7 +57,8 @@ static void on_connection(uv_poll_t *poll, int status, int events)
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
             LOG_ERR("a connection cannot be taken: %s", strerror(errno));
-            uv_poll_stop(&server->accepting); /* the watch timer tries again: no spinning at the limit */
+            uv_poll_stop(
+                &server->accepting); /* the watch timer tries again: no spinning at the limit */
         }
         return;
     }
@@ -153,8 +154,9 @@ static void on_lost(struct place *place)
     if (server->lost)
         return;
     server->lost = true;
-    LOG_ERR("device %s is lost: a fault that its context does not survive; no more frames are served",
-            device_info(place->device)->name);
+    LOG_ERR(
+        "device %s is lost: a fault that its context does not survive; no more frames are served",
+        device_info(place->device)->name);
     drain(server);
 }
 
@@ -195,7 +197,8 @@ static int open_places(struct server *server, const struct config *config, struc
 {
     for (size_t i = 0; i < config->n_devices; i++) {
         struct place *place = &server->places[i];
-        struct place_options options = {.device = config->devices[i], .max_bytes = config->max_bytes,
+        struct place_options options = {.device = config->devices[i],
+                                        .max_bytes = config->max_bytes,
                                         .threads = config->threads ? config->threads : n_cores(),
                                         .staging_bytes = LOADER_SPAN_BYTES};
         place->on_lost = on_lost;
@@ -278,7 +281,9 @@ int server_open(struct server *server, const struct config *config, struct stow_
         return rc;
     }
     store_init(&server->store, server->places, server->n_places);
-    server->loads = (struct loads){.loop = &server->loop, .store = &server->store, .reader = server->reader,
+    server->loads = (struct loads){.loop = &server->loop,
+                                   .store = &server->store,
+                                   .reader = server->reader,
                                    .max_files = n / 4};
     start_handles(server);
     return 0;

@@ -22,8 +22,9 @@ struct server {
     uv_poll_t accepting;
     uv_prepare_t flushing; /* before the loop sleeps: what was queued goes out */
     uv_signal_t on_term, on_int;
-    uv_timer_t drained, watch; /* looks whether all slots are back; after silent and stuck sessions */
-    uint64_t deadline_ns;      /* of the shutdown */
+    uv_timer_t drained,
+        watch;            /* looks whether all slots are back; after silent and stuck sessions */
+    uint64_t deadline_ns; /* of the shutdown */
     struct place places[CONFIG_MAX_DEVICES];
     size_t n_places;
     struct store store;

@@ -43,8 +43,13 @@ struct session *session_new(struct server *server, int fd)
         free(session);
         return NULL;
     }
-    *session = (struct session){.next = server->sessions, .server = server, .wire = wire, .uid = peer.uid,
-                                .gid = peer.gid, .pid = peer.pid, .since_ns = uv_hrtime()};
+    *session = (struct session){.next = server->sessions,
+                                .server = server,
+                                .wire = wire,
+                                .uid = peer.uid,
+                                .gid = peer.gid,
+                                .pid = peer.pid,
+                                .since_ns = uv_hrtime()};
     uv_poll_init(&server->loop, &session->poll, fd);
     session->poll.data = session;
     server->sessions = session;
@@ -106,11 +111,13 @@ static void queue(struct session *session, Stow__Message *message, const int *fd
     stow__message__pack(message, body);
     if (wire_send(session->wire, body, bytes, fds, n_fds, &err)) {
         LOG_ERR("pid %d uid %u: %s", (int)session->pid, (unsigned)session->uid, err.text);
-        session->broken = true; /* closed by the next flush: whoever sends is in the middle of something */
+        session->broken =
+            true; /* closed by the next flush: whoever sends is in the middle of something */
     }
 }
 
-void session_reply(struct session *session, uint64_t id, Stow__Reply *reply, const int *fds, size_t n_fds)
+void session_reply(struct session *session, uint64_t id, Stow__Reply *reply, const int *fds,
+                   size_t n_fds)
 {
     Stow__Message message = STOW__MESSAGE__INIT;
     reply->id = id;
@@ -167,7 +174,8 @@ static void refuse(struct session *session, const struct stow_error *err)
 {
     if (err->code == STOW_PROTOCOL) {
         metrics.protocol_errors_total++;
-        LOG_WARN("pid %d uid %u: %s; the connection is closed", (int)session->pid, (unsigned)session->uid, err->text);
+        LOG_WARN("pid %d uid %u: %s; the connection is closed", (int)session->pid,
+                 (unsigned)session->uid, err->text);
     }
     session_close(session, err->text);
 }
@@ -177,7 +185,8 @@ static void take_messages(struct session *session)
     struct wire_message message;
     struct stow_error err;
     int rc = 1;
-    while (session->state != SESSION_CLOSING && wire_backlog(session->wire) < SESSION_BACKLOG_BYTES &&
+    while (session->state != SESSION_CLOSING &&
+           wire_backlog(session->wire) < SESSION_BACKLOG_BYTES &&
            (rc = wire_next(session->wire, &message, &err)) > 0) {
         if (!command_dispatch(session, &message)) {
             error_set(&err, STOW_PROTOCOL, "a message that is none");
@@ -229,8 +238,8 @@ void session_watch(struct session *session, uint64_t now_ns)
     if (backlog < SESSION_BACKLOG_BYTES || backlog < session->last_backlog || !session->stuck) {
         session->since_ns = now_ns;
     } else if (now_ns - session->since_ns > SESSION_STUCK_NS) {
-        LOG_WARN("pid %d uid %u does not read what it asked for; the connection is closed", (int)session->pid,
-                 (unsigned)session->uid);
+        LOG_WARN("pid %d uid %u does not read what it asked for; the connection is closed",
+                 (int)session->pid, (unsigned)session->uid);
         session_close(session, "it does not read");
         return;
     }

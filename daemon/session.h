@@ -27,8 +27,8 @@ struct session_stream {
     struct session_stream *next;
     struct session *session;
     struct stream *stream;
-    uint64_t request;  /* that opened it; answered once the ring is there */
-    const char *note;  /* why this memory kind */
+    uint64_t request; /* that opened it; answered once the ring is there */
+    const char *note; /* why this memory kind */
     uint64_t acquisition;
 };
 
@@ -49,14 +49,14 @@ struct session {
     uid_t uid;
     gid_t gid;
     pid_t pid;
-    unsigned memory_kinds;   /* that the client can map */
+    unsigned memory_kinds; /* that the client can map */
     bool same_pid_namespace;
     uint8_t (*uuids)[16];
     size_t n_uuids;
     struct session_stream *streams;
     struct session_load *loads;
     unsigned n_stale;
-    uint64_t since_ns;     /* connected; or since when the backlog does not shrink */
+    uint64_t since_ns; /* connected; or since when the backlog does not shrink */
     size_t last_backlog;
     bool held_back; /* messages may have come that are taken once the backlog is short again */
     bool stuck, broken;
@@ -75,7 +75,8 @@ void session_flush(struct session *session);
 void session_watch(struct session *session, uint64_t now_ns);
 
 /* Queue an answer or an event. Without memory for it the session is closed. */
-void session_reply(struct session *session, uint64_t id, Stow__Reply *reply, const int *fds, size_t n_fds);
+void session_reply(struct session *session, uint64_t id, Stow__Reply *reply, const int *fds,
+                   size_t n_fds);
 void session_event(struct session *session, Stow__Event *event);
 void session_error(struct session *session, uint64_t id, const struct stow_error *err);
 void session_done(struct session *session, uint64_t id);

@@ -414,8 +414,8 @@ static void on_exit_child(struct child *child, int exit_status, int signal)
                   signal, strsignal(signal), path);
     else
         error_set(&err, STOW_SOURCE,
-                  "the reader ended with status %d and no answer while reading %s",
-                  exit_status, path);
+                  "the reader ended with status %d and no answer while reading %s", exit_status,
+                  path);
     finish(source, STOW_SOURCE, &err);
 }
 

@@ -15,8 +15,8 @@ bool chunk_is_stored(const struct source_chunk *chunk)
     return chunk->bytes != 0 && chunk->file != SOURCE_NO_FILE && !chunk->fault;
 }
 
-int span_read_init(struct span_read *read, const struct source_index *index, const struct span *span,
-                   const struct frame_shape *shape, uint8_t *bytes)
+int span_read_init(struct span_read *read, const struct source_index *index,
+                   const struct span *span, const struct frame_shape *shape, uint8_t *bytes)
 {
     *read = (struct span_read){.index = index, .span = span, .shape = shape, .bytes = bytes};
     read->at = calloc(span->n_frames, sizeof(*read->at));
@@ -68,10 +68,13 @@ static bool read_fully(const struct source_file *file, uint8_t *to, size_t bytes
             continue;
         if (got <= 0) {
             if (got < 0)
-                error_errno(err, errno, "%s at byte %llu", file->path, (unsigned long long)(offset + have));
+                error_errno(err, errno, "%s at byte %llu", file->path,
+                            (unsigned long long)(offset + have));
             else
-                error_set(err, STOW_CORRUPT, "%s ends at byte %llu, the chunk needs %zu bytes from %llu; copy "
-                          "it again", file->path, (unsigned long long)(offset + have), bytes,
+                error_set(err, STOW_CORRUPT,
+                          "%s ends at byte %llu, the chunk needs %zu bytes from %llu; copy "
+                          "it again",
+                          file->path, (unsigned long long)(offset + have), bytes,
                           (unsigned long long)offset);
             return false;
         }
@@ -107,7 +110,8 @@ static bool file_unchanged(struct span_read *read, uint32_t number)
     int64_t mtime_ns = (int64_t)now.st_mtim.tv_sec * 1000000000 + now.st_mtim.tv_nsec;
     if ((uint64_t)now.st_size == file->size && mtime_ns == file->mtime_ns)
         return true;
-    error_set(&read->err, STOW_SOURCE, "%s changed while it was being read; load it again", file->path);
+    error_set(&read->err, STOW_SOURCE, "%s changed while it was being read; load it again",
+              file->path);
     return false;
 }
 

@@ -27,11 +27,11 @@ struct span_read {
     const struct source_index *index;
     const struct span *span;
     const struct frame_shape *shape;
-    uint8_t *bytes;      /* [span->bytes] where the stored bytes go */
-    uint32_t *at;        /* [n_frames] offset of the frame in bytes */
-    uint32_t *table_at;  /* [n_frames] first entry of the frame's block table in tables */
-    bool *bad;           /* [n_frames] there is a fault of it */
-    uint32_t *tables;    /* block tables one after the other */
+    uint8_t *bytes;     /* [span->bytes] where the stored bytes go */
+    uint32_t *at;       /* [n_frames] offset of the frame in bytes */
+    uint32_t *table_at; /* [n_frames] first entry of the frame's block table in tables */
+    bool *bad;          /* [n_frames] there is a fault of it */
+    uint32_t *tables;   /* block tables one after the other */
     size_t n_tables, tables_room;
     struct span_fault *faults;
     size_t n_faults, faults_room;
@@ -39,8 +39,8 @@ struct span_read {
 };
 
 /* Room for what a span's frames need; 0 or STOW_NOMEM. span_read_fini frees it; bytes are the caller's. */
-int span_read_init(struct span_read *read, const struct source_index *index, const struct span *span,
-                   const struct frame_shape *shape, uint8_t *bytes);
+int span_read_init(struct span_read *read, const struct source_index *index,
+                   const struct span *span, const struct frame_shape *shape, uint8_t *bytes);
 void span_read_fini(struct span_read *read);
 
 /* Read the chunks and find their blocks. Any thread. A frame whose bytes cannot be had or whose chunk is

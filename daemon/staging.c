@@ -16,7 +16,8 @@ static void wait_for(struct device *device, const bool *done)
     }
 }
 
-int staging_init(struct staging *staging, struct device *device, size_t slot_bytes, struct stow_error *err)
+int staging_init(struct staging *staging, struct device *device, size_t slot_bytes,
+                 struct stow_error *err)
 {
     *staging = (struct staging){.device = device, .slot_bytes = slot_bytes};
     bool done = false;

@@ -25,7 +25,8 @@ struct staging {
 };
 
 /* Waits for the device's service thread: for the daemon's start. On failure nothing is left. */
-int staging_init(struct staging *staging, struct device *device, size_t slot_bytes, struct stow_error *err);
+int staging_init(struct staging *staging, struct device *device, size_t slot_bytes,
+                 struct stow_error *err);
 void staging_fini(struct staging *staging);
 
 /* A buffer of slot_bytes, or NULL; then the waiter's ready is called once when one may be had. */

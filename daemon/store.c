@@ -39,8 +39,12 @@ struct resident *resident_new(struct store *store, struct place *place, uid_t ow
     struct resident *resident = malloc(sizeof(*resident));
     if (!resident)
         return NULL;
-    *resident = (struct resident){.next = store->residents, .store = store, .place = place,
-                                  .id = store->next_id++, .refs = 1, .owner = owner,
+    *resident = (struct resident){.next = store->residents,
+                                  .store = store,
+                                  .place = place,
+                                  .id = store->next_id++,
+                                  .refs = 1,
+                                  .owner = owner,
                                   .last_used_ns = uv_hrtime()};
     store->residents = resident;
     metrics.residents++;
@@ -121,7 +125,8 @@ void resident_unref(struct resident *resident)
         resident_free(resident);
 }
 
-void resident_fault(struct resident *resident, uint64_t first, uint64_t count, int code, const char *text)
+void resident_fault(struct resident *resident, uint64_t first, uint64_t count, int code,
+                    const char *text)
 {
     for (uint64_t id = first; id < first + count; id++) {
         resident->frames[id].form = STOW_FORM_BAD;
@@ -137,7 +142,8 @@ void resident_fault(struct resident *resident, uint64_t first, uint64_t count, i
     }
     char *copy = strdup(text);
     if (copy)
-        resident->faults[resident->n_faults++] = (struct fault){.first = first, .count = count, .text = copy};
+        resident->faults[resident->n_faults++] =
+            (struct fault){.first = first, .count = count, .text = copy};
 }
 
 const char *resident_fault_text(const struct resident *resident, uint64_t id)
@@ -221,8 +227,9 @@ static uint64_t whole_units(uint64_t bytes)
     return (bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
 }
 
-int resident_add_piece(struct resident *resident, uint64_t bytes, void (*done)(struct device_request *),
-                       void *data, struct piece **piece_out, struct shortage *shortage)
+int resident_add_piece(struct resident *resident, uint64_t bytes,
+                       void (*done)(struct device_request *), void *data, struct piece **piece_out,
+                       struct shortage *shortage)
 {
     uint64_t charge = whole_units(bytes);
     int rc = store_make_room(resident->store, resident->place, charge, shortage);
@@ -231,8 +238,11 @@ int resident_add_piece(struct resident *resident, uint64_t bytes, void (*done)(s
     struct piece *piece = malloc(sizeof(*piece));
     if (!piece)
         return STOW_NOMEM;
-    *piece = (struct piece){.next = resident->pieces, .resident = resident, .store = resident->store,
-                            .place = resident->place, .charged = charge,
+    *piece = (struct piece){.next = resident->pieces,
+                            .resident = resident,
+                            .store = resident->store,
+                            .place = resident->place,
+                            .charged = charge,
                             .request = {.done = done, .data = data}};
     resident->pieces = piece;
     place_charge(resident->place, charge);
@@ -267,8 +277,8 @@ static struct resident *least_recent(struct store *store, const struct place *pl
 
 static void evict(struct resident *resident)
 {
-    LOG_INFO("acquisition %llu is evicted to make room: %llu bytes, %s", (unsigned long long)resident->id,
-             (unsigned long long)resident_bytes(resident),
+    LOG_INFO("acquisition %llu is evicted to make room: %llu bytes, %s",
+             (unsigned long long)resident->id, (unsigned long long)resident_bytes(resident),
              resident->n_origins ? resident->origins[0].path : "no file");
     drop_contents(resident);
     resident->state = RESIDENT_EVICTED;
@@ -276,7 +286,8 @@ static void evict(struct resident *resident)
     metrics.evictions_total++;
 }
 
-int store_make_room(struct store *store, struct place *place, uint64_t bytes, struct shortage *shortage)
+int store_make_room(struct store *store, struct place *place, uint64_t bytes,
+                    struct shortage *shortage)
 {
     uint64_t could_go = 0, free_bytes = place_free_bytes(place);
     for (const struct resident *r = store->residents; r; r = r->next)
@@ -290,14 +301,16 @@ int store_make_room(struct store *store, struct place *place, uint64_t bytes, st
     return 0;
 }
 
-int shortage_error(const struct shortage *shortage, const struct place *place, struct stow_error *err)
+int shortage_error(const struct shortage *shortage, const struct place *place,
+                   struct stow_error *err)
 {
-    return error_set(err, STOW_NOROOM,
-                     "no room on %s: %llu bytes needed, %llu free, %llu evictable, of a budget of %llu; unload "
-                     "an acquisition or start framestowd with a larger --max-bytes",
-                     device_info(place->device)->name, (unsigned long long)shortage->needed,
-                     (unsigned long long)shortage->free, (unsigned long long)shortage->evictable,
-                     (unsigned long long)place->max_bytes);
+    return error_set(
+        err, STOW_NOROOM,
+        "no room on %s: %llu bytes needed, %llu free, %llu evictable, of a budget of %llu; unload "
+        "an acquisition or start framestowd with a larger --max-bytes",
+        device_info(place->device)->name, (unsigned long long)shortage->needed,
+        (unsigned long long)shortage->free, (unsigned long long)shortage->evictable,
+        (unsigned long long)place->max_bytes);
 }
 
 /* ---- names ---- */
@@ -340,8 +353,8 @@ static bool name_before(const struct name *a, const struct name *b)
     return order < 0 || (order == 0 && a->owner < b->owner);
 }
 
-struct name *store_bind(struct store *store, const char *text, uid_t uid, gid_t gid, enum stow_share share,
-                        struct resident *resident)
+struct name *store_bind(struct store *store, const char *text, uid_t uid, gid_t gid,
+                        enum stow_share share, struct resident *resident)
 {
     struct name *name = malloc(sizeof(*name));
     char *copy = strdup(text);
@@ -350,7 +363,8 @@ struct name *store_bind(struct store *store, const char *text, uid_t uid, gid_t 
         free(copy);
         return NULL;
     }
-    *name = (struct name){.text = copy, .owner = uid, .group = gid, .share = share, .resident = resident};
+    *name = (struct name){
+        .text = copy, .owner = uid, .group = gid, .share = share, .resident = resident};
     resident_ref(resident);
     struct name **at = &store->names;
     while (*at && name_before(*at, name))
@@ -376,11 +390,12 @@ bool origin_same(const struct origin *a, const struct origin *b)
     return a->dev == b->dev && a->ino == b->ino && a->size == b->size && a->mtime_ns == b->mtime_ns;
 }
 
-struct resident *store_find_origin(struct store *store, const struct place *place, const struct origin *master,
-                                   const char *dataset)
+struct resident *store_find_origin(struct store *store, const struct place *place,
+                                   const struct origin *master, const char *dataset)
 {
     for (struct resident *r = store->residents; r; r = r->next) {
-        bool usable = r->state != RESIDENT_EVICTED && !r->failure.code && r->n_origins && r->place == place;
+        bool usable =
+            r->state != RESIDENT_EVICTED && !r->failure.code && r->n_origins && r->place == place;
         bool same_dataset = dataset ? r->dataset && strcmp(dataset, r->dataset) == 0 : !r->dataset;
         if (usable && same_dataset && origin_same(&r->origins[0], master))
             return r;

@@ -15,7 +15,13 @@
 
 #include <sys/types.h>
 
-enum residence { RESIDENT_LOADING, RESIDENT_GROWING, RESIDENT_COMPLETE, RESIDENT_DAMAGED, RESIDENT_EVICTED };
+enum residence {
+    RESIDENT_LOADING,
+    RESIDENT_GROWING,
+    RESIDENT_COMPLETE,
+    RESIDENT_DAMAGED,
+    RESIDENT_EVICTED
+};
 
 #define FRAME_PENDING 0xff /* form of a frame that is not loaded yet */
 
@@ -24,8 +30,8 @@ struct frame {
     uint64_t addr;   /* of the stored bytes */
     uint64_t blocks; /* of its block table, bslz4 */
     uint32_t bytes;
-    uint8_t form;  /* enum stow_form, or FRAME_PENDING */
-    uint8_t code;  /* of a bad frame: enum stow_code without its sign */
+    uint8_t form; /* enum stow_form, or FRAME_PENDING */
+    uint8_t code; /* of a bad frame: enum stow_code without its sign */
     uint16_t reserved;
 };
 
@@ -81,7 +87,7 @@ struct resident {
     uint64_t n_frames, n_loaded;
     bool has_expected;
     uint64_t expected;
-    char *dataset; /* as asked for; NULL: found */
+    char *dataset;          /* as asked for; NULL: found */
     struct origin *origins; /* [n_origins], the master first */
     size_t n_origins;
     char **warnings;
@@ -135,11 +141,13 @@ void resident_ref(struct resident *resident);
 void resident_unref(struct resident *resident);
 
 /* Mark frames as bad, and remember why. Text is copied; without memory for it the code alone remains. */
-void resident_fault(struct resident *resident, uint64_t first, uint64_t count, int code, const char *text);
+void resident_fault(struct resident *resident, uint64_t first, uint64_t count, int code,
+                    const char *text);
 /* The sentence for a bad frame. */
 const char *resident_fault_text(const struct resident *resident, uint64_t id);
 /* Note a warning for people. */
-void resident_warn(struct resident *resident, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void resident_warn(struct resident *resident, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 void resident_time(struct resident *resident, const char *stage, double ms);
 
 /* Frames in each form so far, [STOW_N_FORMS]; pending ones count nowhere. */
@@ -155,17 +163,20 @@ void resident_unwatch(struct resident *resident, struct watch *watch);
 /* A piece of this size, charged to the budget at once; done is called when it is there or not. It goes with
  * the resident's contents. STOW_NOROOM and the shortage when the budget has no room even after evicting;
  * STOW_NOMEM. */
-int resident_add_piece(struct resident *resident, uint64_t bytes, void (*done)(struct device_request *),
-                       void *data, struct piece **piece, struct shortage *shortage);
+int resident_add_piece(struct resident *resident, uint64_t bytes,
+                       void (*done)(struct device_request *), void *data, struct piece **piece,
+                       struct shortage *shortage);
 
 /* ---- room ---- */
 
 /* Have bytes free in the place's budget, evicting what must go; nothing is charged yet. STOW_NOROOM and
  * the shortage if that cannot be; then nothing was evicted. */
-int store_make_room(struct store *store, struct place *place, uint64_t bytes, struct shortage *shortage);
+int store_make_room(struct store *store, struct place *place, uint64_t bytes,
+                    struct shortage *shortage);
 
 /* The sentence of a refusal for want of room. */
-int shortage_error(const struct shortage *shortage, const struct place *place, struct stow_error *err);
+int shortage_error(const struct shortage *shortage, const struct place *place,
+                   struct stow_error *err);
 
 /* ---- names ---- */
 
@@ -177,13 +188,13 @@ bool name_visible(const struct name *name, uid_t uid, gid_t gid);
 bool uid_is_admin(uid_t uid);
 
 /* Bind a name that is not in use by this uid; takes a reference. NULL: no memory. */
-struct name *store_bind(struct store *store, const char *text, uid_t uid, gid_t gid, enum stow_share share,
-                        struct resident *resident);
+struct name *store_bind(struct store *store, const char *text, uid_t uid, gid_t gid,
+                        enum stow_share share, struct resident *resident);
 void store_unbind(struct store *store, struct name *name);
 
 /* A resident that was read from this master (and dataset, NULL: found), and is not evicted. */
-struct resident *store_find_origin(struct store *store, const struct place *place, const struct origin *master,
-                                   const char *dataset);
+struct resident *store_find_origin(struct store *store, const struct place *place,
+                                   const struct origin *master, const char *dataset);
 bool origin_same(const struct origin *a, const struct origin *b);
 
 const char *residence_name(enum residence state);

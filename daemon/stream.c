@@ -15,7 +15,8 @@
 
 #define SLOT_ALIGN 512u
 #define RING_BYTES_GPU (UINT64_C(256) << 20)
-#define RING_BYTES_HOST (UINT64_C(8) << 20) /* stays in the caches; populating more costs more than it gains */
+#define RING_BYTES_HOST \
+    (UINT64_C(8) << 20) /* stays in the caches; populating more costs more than it gains */
 #define DEFAULT_SLOTS 4u
 
 static const uint16_t next_states[] = {
@@ -83,14 +84,15 @@ static bool find_past_end(const struct stream_options *o, uint64_t n, uint64_t *
     return o->first > n || o->count > n - o->first;
 }
 
-static int check_range(const struct resident *resident, const char *name, const struct stream_options *o,
-                       struct stow_error *err)
+static int check_range(const struct resident *resident, const char *name,
+                       const struct stream_options *o, struct stow_error *err)
 {
     uint64_t n = resident->n_frames, id;
     if (!find_past_end(o, n, &id))
         return 0;
     if (!n)
-        return error_set(err, STOW_RANGE, "frame %llu is past the end: %s has no frames", (unsigned long long)id, name);
+        return error_set(err, STOW_RANGE, "frame %llu is past the end: %s has no frames",
+                         (unsigned long long)id, name);
     return error_set(err, STOW_RANGE, "frame %llu is past the end: %s has frames 0 to %llu",
                      (unsigned long long)id, name, (unsigned long long)n - 1);
 }
@@ -98,8 +100,8 @@ static int check_range(const struct resident *resident, const char *name, const 
 static int check_options(const struct stream_options *o, struct stow_error *err)
 {
     if (o->batch > STREAM_MAX_BATCH || o->slots > STREAM_MAX_SLOTS)
-        return error_set(err, STOW_INVALID, "%u frames in each of %u slots: the most is %u in %u", o->batch,
-                         o->slots, STREAM_MAX_BATCH, STREAM_MAX_SLOTS);
+        return error_set(err, STOW_INVALID, "%u frames in each of %u slots: the most is %u in %u",
+                         o->batch, o->slots, STREAM_MAX_BATCH, STREAM_MAX_SLOTS);
     if (o->rank >= o->world)
         return error_set(err, STOW_INVALID, "rank %u of %u", o->rank, o->world);
     return 0;
@@ -145,7 +147,8 @@ static void on_offered(struct device_request *request)
     stream->n_filling--;
     if (!request->status)
         move(stream, STREAM_OFFERED);
-    stream->callbacks.on_open(stream->callbacks.data, stream, request->status ? &request->err : NULL);
+    stream->callbacks.on_open(stream->callbacks.data, stream,
+                              request->status ? &request->err : NULL);
 }
 
 /* Write the nonce to the ring's start. A lane that is full is tried again, with what it has not taken yet. */
@@ -197,9 +200,9 @@ static void start(struct stream *stream)
     stream->position = o->order == STOW_ORDER_REQUEST ? 0 : least(o->start, stream->end);
 }
 
-int stream_open(struct stream **stream_out, struct store *store, struct resident *resident, const char *name,
-                const struct stream_options *options, const struct stream_callbacks *callbacks,
-                struct stow_error *err)
+int stream_open(struct stream **stream_out, struct store *store, struct resident *resident,
+                const char *name, const struct stream_options *options,
+                const struct stream_callbacks *callbacks, struct stow_error *err)
 {
     static uint64_t rings; /* numbers that are never used twice */
     struct stream_options o = *options;
@@ -250,19 +253,23 @@ int stream_open(struct stream **stream_out, struct store *store, struct resident
     metrics.streams++;
     stream->n_filling = 1; /* the making of the ring counts as work under way */
     stream->request = (struct device_request){.done = on_ring, .data = stream};
-    device_alloc(stream->place->device, &stream->memory, o.memory, stream->ring_bytes, &stream->request);
+    device_alloc(stream->place->device, &stream->memory, o.memory, stream->ring_bytes,
+                 &stream->request);
     *stream_out = stream;
     return 0;
 }
 
-int stream_attach(struct stream *stream, const uint8_t *nonce, size_t nonce_bytes, struct stow_error *err)
+int stream_attach(struct stream *stream, const uint8_t *nonce, size_t nonce_bytes,
+                  struct stow_error *err)
 {
     if (stream->state != STREAM_OFFERED)
-        return error_set(err, STOW_STATE, "ring %llu is not waiting to be attached", (unsigned long long)stream->ring);
-    if (nonce_bytes != sizeof(stream->nonce) || memcmp(nonce, stream->nonce, nonce_bytes) != 0)
-        return error_set(err, STOW_DEVICE,
-                         "the memory that was mapped is not ring %llu: a wrong GPU, name space or stale handle",
+        return error_set(err, STOW_STATE, "ring %llu is not waiting to be attached",
                          (unsigned long long)stream->ring);
+    if (nonce_bytes != sizeof(stream->nonce) || memcmp(nonce, stream->nonce, nonce_bytes) != 0)
+        return error_set(
+            err, STOW_DEVICE,
+            "the memory that was mapped is not ring %llu: a wrong GPU, name space or stale handle",
+            (unsigned long long)stream->ring);
     move(stream, STREAM_RUNNING);
     stream_pump(stream);
     return 0;
@@ -271,16 +278,20 @@ int stream_attach(struct stream *stream, const uint8_t *nonce, size_t nonce_byte
 int stream_want(struct stream *stream, uint64_t *ids, size_t n_ids, struct stow_error *err)
 {
     if (stream->options.order != STOW_ORDER_REQUEST || stream->state != STREAM_RUNNING)
-        return error_set(err, STOW_STATE, "ring %llu brings no frames on request", (unsigned long long)stream->ring);
+        return error_set(err, STOW_STATE, "ring %llu brings no frames on request",
+                         (unsigned long long)stream->ring);
     if (!n_ids || n_ids > stream->batch)
-        return error_set(err, STOW_INVALID, "%zu frames asked for; a slot has room for %u", n_ids, stream->batch);
+        return error_set(err, STOW_INVALID, "%zu frames asked for; a slot has room for %u", n_ids,
+                         stream->batch);
     for (size_t i = 0; i < n_ids; i++) {
         if (ids[i] >= stream->resident->n_frames)
             return error_set(err, STOW_RANGE, "frame %llu is past the end: there are %llu frames",
-                             (unsigned long long)ids[i], (unsigned long long)stream->resident->n_frames);
+                             (unsigned long long)ids[i],
+                             (unsigned long long)stream->resident->n_frames);
     }
     if (stream->n_wishes >= STREAM_MAX_WISHES)
-        return error_set(err, STOW_LIMIT, "%u requests wait for a free slot of ring %llu; release some",
+        return error_set(err, STOW_LIMIT,
+                         "%u requests wait for a free slot of ring %llu; release some",
                          stream->n_wishes, (unsigned long long)stream->ring);
     struct wish *wish = malloc(sizeof(*wish));
     if (!wish)

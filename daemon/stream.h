@@ -22,11 +22,11 @@
 #define STREAM_MAX_WISHES 1024u /* that wait for a slot */
 
 enum stream_state {
-    STREAM_OPENING,  /* the ring is being made */
-    STREAM_OFFERED,  /* the consumer has yet to prove that it maps the ring */
+    STREAM_OPENING, /* the ring is being made */
+    STREAM_OFFERED, /* the consumer has yet to prove that it maps the ring */
     STREAM_RUNNING,
-    STREAM_CLOSING,  /* decodes run out, then the ring is freed */
-    STREAM_CLOSED,   /* charged until the consumer has unmapped */
+    STREAM_CLOSING, /* decodes run out, then the ring is freed */
+    STREAM_CLOSED,  /* charged until the consumer has unmapped */
 };
 
 struct stream_options {
@@ -35,7 +35,7 @@ struct stream_options {
     uint64_t *ids;         /* list; on success the stream's, from malloc */
     size_t n_ids;
     uint64_t seed, start;
-    uint32_t rank, world; /* world 0: 1 */
+    uint32_t rank, world;  /* world 0: 1 */
     uint32_t batch, slots; /* 0: defaults */
     enum memory_kind memory;
 };
@@ -52,9 +52,11 @@ struct stream_batch {
 
 struct stream_callbacks {
     void *data;
-    void (*on_open)(void *data, struct stream *stream, const struct stow_error *err); /* err NULL: offered */
+    void (*on_open)(void *data, struct stream *stream,
+                    const struct stow_error *err); /* err NULL: offered */
     void (*on_batch)(void *data, struct stream *stream, const struct stream_batch *batch);
-    void (*on_end)(void *data, struct stream *stream, const struct stow_error *err); /* err NULL: all came */
+    void (*on_end)(void *data, struct stream *stream,
+                   const struct stow_error *err); /* err NULL: all came */
 };
 
 enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_HELD };
@@ -63,8 +65,8 @@ struct slot {
     enum slot_state state;
     uint32_t n_frames;
     uint64_t generation, position;
-    uint64_t *ids;    /* [batch] */
-    int32_t *status;  /* [batch] */
+    uint64_t *ids;   /* [batch] */
+    int32_t *status; /* [batch] */
     bool any_bad;
 };
 
@@ -79,7 +81,8 @@ struct stream {
     struct lane *lane;
     uint32_t batch, n_slots;
     uint64_t frame_bytes, slot_stride, ring_bytes;
-    uint64_t position, end; /* next of this rank, and how many there are; end UINT64_MAX on request */
+    uint64_t position,
+        end; /* next of this rank, and how many there are; end UINT64_MAX on request */
     struct wish *wishes, **wishes_last; /* on request: what to bring, in order */
     unsigned n_wishes;
     struct slot *slots;
@@ -99,12 +102,13 @@ struct stream {
 
 /* Begin to open. STOW_RANGE (an id past the end), STOW_INVALID, STOW_NOROOM (with the shortage in err),
  * STOW_NOMEM: nothing was begun and options->ids are the caller's. on_open comes later. */
-int stream_open(struct stream **stream, struct store *store, struct resident *resident, const char *name,
-                const struct stream_options *options, const struct stream_callbacks *callbacks,
-                struct stow_error *err);
+int stream_open(struct stream **stream, struct store *store, struct resident *resident,
+                const char *name, const struct stream_options *options,
+                const struct stream_callbacks *callbacks, struct stow_error *err);
 
 /* STOW_STATE, or STOW_DEVICE when the nonce is wrong; then the stream should be closed. */
-int stream_attach(struct stream *stream, const uint8_t *nonce, size_t nonce_bytes, struct stow_error *err);
+int stream_attach(struct stream *stream, const uint8_t *nonce, size_t nonce_bytes,
+                  struct stow_error *err);
 
 /* On request: bring these as one batch. ids are the stream's from here on, on success. STOW_STATE,
  * STOW_INVALID, STOW_RANGE, STOW_NOMEM, STOW_LIMIT (too many wait already). */

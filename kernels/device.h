@@ -33,14 +33,15 @@ struct device_options {
     unsigned threads; /* host: size of the pool; 0: work is done inside device_poll (tests) */
     void (*wake)(void *data); /* may be NULL */
     void *wake_data;
-    size_t staging_bytes; /* MEMORY_STAGING to make now, once: a later ask for at most this much gets it
+    size_t
+        staging_bytes; /* MEMORY_STAGING to make now, once: a later ask for at most this much gets it
                            * while it is free, at no cost to launches */
 };
 
 struct device_info {
-    char name[16];      /* host, cuda:0 */
+    char name[16]; /* host, cuda:0 */
     char model[64];
-    uint8_t uuid[16];   /* of the GPU; zeros for host */
+    uint8_t uuid[16]; /* of the GPU; zeros for host */
     bool is_gpu;
     uint64_t total_bytes; /* memory of the device */
     unsigned kinds;       /* mask of enum memory_kind that can be made here for rings */
@@ -67,7 +68,7 @@ bool device_lost(const struct device *device);
 struct device_request {
     void (*done)(struct device_request *request);
     void *data;
-    int status; /* 0 or STOW_NOMEM, STOW_NOROOM, STOW_DEVICE, STOW_UNSUPPORTED */
+    int status;            /* 0 or STOW_NOMEM, STOW_NOROOM, STOW_DEVICE, STOW_UNSUPPORTED */
     struct stow_error err; /* at status 0: "", or a remark (staging that could not be pinned) */
 
     /* the device's */
@@ -86,7 +87,8 @@ void device_arm(struct device *device);
 /* ---- memory -------------------------------------------------------------------------------------- */
 
 enum memory_kind {
-    MEMORY_RESIDENT = 8, /* where acquisitions live; shareable by a descriptor that never leaves the daemon */
+    MEMORY_RESIDENT =
+        8, /* where acquisitions live; shareable by a descriptor that never leaves the daemon */
     MEMORY_STAGING = 16, /* host memory that uploads run from at full speed */
     MEMORY_HOST_FD = 1,  /* rings: values as MemoryKind in framestow.proto */
     MEMORY_CUDA_IPC = 2,
@@ -105,18 +107,21 @@ struct device_memory {
 
 /* Allocate; *memory is filled before request->done. Zeroed, except RESIDENT and STAGING. NOROOM when the
  * device has less left than asked for (err has both figures). */
-void device_alloc(struct device *device, struct device_memory *memory, enum memory_kind kind, size_t bytes,
-                  struct device_request *request);
+void device_alloc(struct device *device, struct device_memory *memory, enum memory_kind kind,
+                  size_t bytes, struct device_request *request);
 
 /* Free; *memory is zeroed before request->done. Nothing may be using it. Never fails but for a lost device. */
-void device_free(struct device *device, struct device_memory *memory, struct device_request *request);
+void device_free(struct device *device, struct device_memory *memory,
+                 struct device_request *request);
 
 /* ---- lanes --------------------------------------------------------------------------------------- */
 
 enum lane_priority { LANE_BULK, LANE_URGENT };
 
-int lane_open(struct lane **lane, struct device *device, enum lane_priority priority, struct stow_error *err);
-void lane_close(struct lane *lane); /* waits for what is under way; its requests finish at the next poll */
+int lane_open(struct lane **lane, struct device *device, enum lane_priority priority,
+              struct stow_error *err);
+void lane_close(
+    struct lane *lane); /* waits for what is under way; its requests finish at the next poll */
 
 /* Work, in order. Each returns once enqueued: 0, or STOW_BUSY when the lane's queue is full (ask again
  * after a fence is done), STOW_DEVICE. src and dst stay valid until a later fence is done. */

@@ -16,7 +16,7 @@ struct frame_shape {
     uint64_t n_elems;    /* det_y * det_x */
     uint32_t elem_bytes; /* 1, 2, 4 */
     uint32_t reserved;
-    uint64_t fill;       /* the value of an unwritten pixel, in its low elem_bytes bytes */
+    uint64_t fill; /* the value of an unwritten pixel, in its low elem_bytes bytes */
 };
 
 HD uint64_t frame_bytes(const struct frame_shape *shape)

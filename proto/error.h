@@ -11,7 +11,8 @@
 #include <stdarg.h>
 
 /* Fill *err (may be NULL) with a sentence. Returns code, so that `return error_set(err, ...)` works. */
-int error_set(struct stow_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int error_set(struct stow_error *err, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 int error_vset(struct stow_error *err, int code, const char *format, va_list args)
     __attribute__((format(printf, 3, 0)));
 
@@ -21,7 +22,8 @@ int error_errno(struct stow_error *err, int errno_value, const char *format, ...
     __attribute__((format(printf, 3, 4)));
 
 /* Put "prefix: " before the sentence that is there. Returns the code that is there. */
-int error_prefix(struct stow_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int error_prefix(struct stow_error *err, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* Make text UTF-8 in place: bytes that are not become '?'. Names and paths may hold any bytes, and a text that
  * is cut may end within a character; the functions above do this themselves. */

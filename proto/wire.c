@@ -152,7 +152,9 @@ static int take_fds(struct wire *wire, struct msghdr *msg, struct stow_error *er
             }
         }
     }
-    return rc ? error_set(err, rc, "too many descriptors in one message, or none left to receive them") : 0;
+    return rc ? error_set(err, rc,
+                          "too many descriptors in one message, or none left to receive them")
+              : 0;
 }
 
 /* A length that cannot be is told before anything is allocated for it. */
@@ -162,7 +164,8 @@ static int check_header(const struct wire *wire, struct stow_error *err)
         return 0;
     uint32_t bytes = get_u32(wire->in + wire->begin), n_fds = get_u32(wire->in + wire->begin + 4);
     if (bytes > WIRE_MAX_BODY)
-        return error_set(err, STOW_PROTOCOL, "a message of %u bytes; the most is %u", bytes, WIRE_MAX_BODY);
+        return error_set(err, STOW_PROTOCOL, "a message of %u bytes; the most is %u", bytes,
+                         WIRE_MAX_BODY);
     if (n_fds > WIRE_MAX_FDS)
         return error_set(err, STOW_PROTOCOL, "a message with %u descriptors; the most is %u", n_fds,
                          WIRE_MAX_FDS);
@@ -182,7 +185,9 @@ int wire_read(struct wire *wire, struct stow_error *err)
         struct cmsghdr align;
     } control;
     struct iovec iov = {.iov_base = wire->in + wire->end, .iov_len = wire->room - wire->end};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.bytes,
                          .msg_controllen = sizeof(control.bytes)};
     ssize_t got;
     do
@@ -218,13 +223,15 @@ int wire_next(struct wire *wire, struct wire_message *message, struct stow_error
     if (have < HEADER_BYTES + bytes)
         return 0;
     if (n_fds > wire->n_fds)
-        return error_set(err, STOW_PROTOCOL, "a message announced %zu descriptors and brought %zu", n_fds,
-                         wire->n_fds);
+        return error_set(err, STOW_PROTOCOL, "a message announced %zu descriptors and brought %zu",
+                         n_fds, wire->n_fds);
     if (have == HEADER_BYTES + bytes && wire->n_fds > n_fds)
-        return error_set(err, STOW_PROTOCOL, "a message announced %zu descriptors and brought %zu", n_fds,
-                         wire->n_fds);
-    *message = (struct wire_message){.body = wire->in + wire->begin + HEADER_BYTES, .bytes = bytes,
-                                     .fds = wire->fds, .n_fds = n_fds};
+        return error_set(err, STOW_PROTOCOL, "a message announced %zu descriptors and brought %zu",
+                         n_fds, wire->n_fds);
+    *message = (struct wire_message){.body = wire->in + wire->begin + HEADER_BYTES,
+                                     .bytes = bytes,
+                                     .fds = wire->fds,
+                                     .n_fds = n_fds};
     wire->taken_bytes = HEADER_BYTES + bytes;
     wire->taken_fds = n_fds;
     return 1;
@@ -234,8 +241,8 @@ int wire_send(struct wire *wire, const uint8_t *body, size_t bytes, const int *f
               struct stow_error *err)
 {
     if (bytes > WIRE_MAX_BODY || n_fds > WIRE_MAX_FDS)
-        return error_set(err, STOW_INVALID, "a message of %zu bytes with %zu descriptors is too long", bytes,
-                         n_fds);
+        return error_set(err, STOW_INVALID,
+                         "a message of %zu bytes with %zu descriptors is too long", bytes, n_fds);
     struct outgoing *out = malloc(sizeof(*out) + HEADER_BYTES + bytes);
     if (!out)
         return error_set(err, STOW_NOMEM, "no memory for a message of %zu bytes", bytes);
@@ -268,7 +275,8 @@ static ssize_t send_front(struct wire *wire)
     for (struct outgoing *out = wire->out; out && n < MAX_IOV; out = out->next) {
         if (n && out->n_fds)
             break;
-        iov[n++] = (struct iovec){.iov_base = out->data + out->sent, .iov_len = out->bytes - out->sent};
+        iov[n++] =
+            (struct iovec){.iov_base = out->data + out->sent, .iov_len = out->bytes - out->sent};
     }
     union {
         char bytes[CMSG_SPACE(WIRE_MAX_FDS * sizeof(int))];

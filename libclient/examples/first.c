@@ -21,5 +21,6 @@ int main(int argc, char **argv)
         frames += batch->n_frames;
         free(pixels);
     }
-    return printf("%016llx %llu frames. %s\n", hash, frames, stow_last_error(client)->text), stow_close(client), 0;
+    printf("%016llx %llu frames. %s\n", hash, frames, stow_last_error(client)->text);
+    stow_close(client); /* closes the stream too */
 }
