@@ -288,7 +288,8 @@ void load_give(struct load *load, uint32_t file, int fd, const char *path, int e
     struct need **at = &load->needs;
     while (*at && (*at)->file != file)
         at = &(*at)->next;
-    if (*at) {
+    bool asked = *at != NULL;
+    if (asked) {
         struct need *need = *at;
         *at = need->next;
         free(need->path);
@@ -298,7 +299,7 @@ void load_give(struct load *load, uint32_t file, int fd, const char *path, int e
         source_give(load->source, file, fd, path, errno_value);
         return;
     }
-    if (load->state == LOAD_CHECKING)
+    if (load->state == LOAD_CHECKING && asked) /* what nobody asked for proves nothing */
         check_file(load, file, fd);
     if (fd >= 0)
         close(fd);
