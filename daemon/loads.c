@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -62,6 +63,14 @@ static struct origin origin_of(const struct stat *st)
                            .size = (uint64_t)st->st_size,
                            .mtime_ns =
                                (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec};
+}
+
+/* A descriptor that its bytes can be read by. One opened by O_PATH or for writing alone can be had by those
+ * who may not read the file, and so proves no right to it. */
+static bool is_readable(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && !(flags & O_PATH) && (flags & O_ACCMODE) != O_WRONLY;
 }
 
 /* ---- life ---- */
@@ -463,7 +472,7 @@ static void check_file(struct load *load, uint32_t file, int fd)
     struct stat st;
     struct origin *was = file < load->resident->n_origins ? &load->resident->origins[file] : NULL;
     struct origin now = {.dev = 0};
-    bool there = fd >= 0 && fstat(fd, &st) == 0;
+    bool there = fd >= 0 && is_readable(fd) && fstat(fd, &st) == 0;
     if (there)
         now = origin_of(&st);
     bool was_missing = was && !was->ino;
@@ -561,6 +570,11 @@ int load_begin(struct loads *loads, struct place *place, int fd, const struct lo
     if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
         close(fd);
         return error_set(err, STOW_SOURCE, "%s is not a regular file", options->path);
+    }
+    if (!is_readable(fd)) {
+        close(fd);
+        return error_set(err, STOW_DENIED, "%s: the descriptor is not open for reading",
+                         options->path);
     }
     struct origin master = origin_of(&st);
     struct resident *same = store_find_origin(loads->store, place, &master, options->dataset);
