@@ -579,8 +579,12 @@ int load_begin(struct loads *loads, struct place *place, int fd, const struct lo
     struct origin master = origin_of(&st);
     struct resident *same = store_find_origin(loads->store, place, &master, options->dataset);
     struct load *loading = same ? find_loading(loads, same) : NULL;
+    /* The master alone proves no right to the other files, and whoever joins may be asked for them: somebody
+     * else loads for himself. */
+    if (loading && waiter->uid != same->owner && !uid_is_admin(waiter->uid))
+        same = NULL;
     *shared = same != NULL;
-    if (loading)
+    if (same && loading)
         return join(loading, fd, waiter, err);
     struct load *load = load_new(loads, place, fd, options);
     if (!load)
