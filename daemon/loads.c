@@ -448,6 +448,8 @@ static void checked(struct load *load)
 {
     struct waiter *waiter = load->waiters;
     struct stow_error err = {.code = 0};
+    if (load->resident->state == RESIDENT_EVICTED) /* while the client opened its files */
+        load->changed = true;
     if (!load->changed) {
         if (!bind_name(load, waiter, &err))
             load->resident->last_used_ns = uv_hrtime();
