@@ -358,6 +358,19 @@ static void bind_names(struct load *load)
     }
 }
 
+static void load_cancel(struct load *load)
+{
+    struct stow_error err;
+    error_set(&err, STOW_CANCELLED, "the load was cancelled");
+    load->cancelling = true;
+    if (load->state != LOAD_LOADING) {
+        load_fail(load, &err);
+        return;
+    }
+    load->resident->failure = err; /* from here on nobody joins it */
+    loader_cancel(load->loader);   /* on_loaded follows */
+}
+
 static void on_indexed(void *data, int status, const struct stow_error *err)
 {
     struct load *load = data;
@@ -379,7 +392,7 @@ static void on_indexed(void *data, int status, const struct stow_error *err)
     load->state = LOAD_LOADING;
     bind_names(load);
     if (!load->waiters)
-        loader_cancel(load->loader);
+        load_cancel(load);
 }
 
 /* A file is asked for only while there is a descriptor left for it: the kernel would drop what does not fit,
@@ -609,18 +622,6 @@ int load_begin(struct loads *loads, struct place *place, int fd, const struct lo
     remove_waiter(waiter);
     load_free(load);
     return rc;
-}
-
-static void load_cancel(struct load *load)
-{
-    load->cancelling = true;
-    if (load->state == LOAD_LOADING) {
-        loader_cancel(load->loader); /* on_loaded follows */
-        return;
-    }
-    struct stow_error err;
-    error_set(&err, STOW_CANCELLED, "the load was cancelled");
-    load_fail(load, &err);
 }
 
 void load_leave(struct waiter *waiter)
