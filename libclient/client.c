@@ -273,7 +273,8 @@ static int ask_within(struct stow_client *client, Stow__Request *request, const 
         return rc;
     *answer = client->answer;
     client->answer = (struct answer){.message = NULL};
-    slots_settle(client);
+    if (kind != STOW__REPLY__BODY_LOAD) /* what follows that reply is for a load that has no number yet */
+        slots_settle(client);
     if (answer->reply->body_case == kind)
         return 0;
     if (answer->reply->body_case == STOW__REPLY__BODY_ERROR)
@@ -490,13 +491,14 @@ const struct stow_daemon_info *stow_daemon_info(const struct stow_client *client
  * slots_settle keeps. */
 int stow_fd(struct stow_client *client)
 {
-    if (client_check(client) || client->poll_fd >= 0)
-        return client->gone.code ? client->gone.code : client->poll_fd;
+    int rc = client_check(client);
+    if (rc || client->poll_fd >= 0)
+        return rc ? rc : client->poll_fd;
     int poll_fd = epoll_create1(EPOLL_CLOEXEC), ready_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     struct epoll_event e = {.events = EPOLLIN};
     if (poll_fd < 0 || ready_fd < 0 || epoll_ctl(poll_fd, EPOLL_CTL_ADD, ready_fd, &e) < 0 ||
         epoll_ctl(poll_fd, EPOLL_CTL_ADD, wire_fd(client->wire), &e) < 0) {
-        int rc = error_errno(&client->error, errno, "making a descriptor to poll");
+        rc = error_errno(&client->error, errno, "making a descriptor to poll");
         if (poll_fd >= 0)
             close(poll_fd);
         if (ready_fd >= 0)

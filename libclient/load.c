@@ -6,6 +6,7 @@
  * the load ends with its Loaded. */
 #include "client.h"
 #include "open_source.h"
+#include "slots.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -245,6 +246,7 @@ int stow_load(struct stow_client *client, const char *path, const struct stow_lo
         rc = follow(&load, &known);
         client->load = NULL;
     }
+    slots_settle(client);
     free(load.master);
     if (rc == 0 && info)
         *info = load.info;
