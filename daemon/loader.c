@@ -68,7 +68,8 @@ struct loader {
     size_t n_plans, plans_room, tables_plan;
     struct job *waiting; /* read, but without room for tables or in the lane */
     unsigned n_jobs, n_allocs;
-    uv_timer_t turn; /* the first, and after a cancel: a pump that nobody's call waits for */
+    uint64_t reserved; /* of the budget, for pieces of payload that are not asked for yet */
+    uv_timer_t turn;   /* the first, and after a cancel: a pump that nobody's call waits for */
     struct place_retry retry;
     struct staging_waiter staging;
     atomic_bool stop;
@@ -407,6 +408,10 @@ static bool have_piece(struct loader *loader, struct plan *wanted)
         return wanted->ready;
     struct shortage shortage;
     struct stow_error err;
+    if ((size_t)(wanted - loader->plans) < loader->tables_plan) { /* what was set aside for it */
+        loader->reserved -= piece_charge(wanted->bytes);
+        place_uncharge(loader->place, piece_charge(wanted->bytes));
+    }
     int rc = resident_add_piece(loader->resident, wanted->bytes, on_piece, loader, &wanted->piece,
                                 &shortage);
     if (!rc) {
@@ -487,6 +492,7 @@ static void finish(struct loader *loader)
     } else {
         resident->failure = err;
     }
+    place_uncharge(loader->place, loader->reserved);
     staging_forget(&loader->place->staging, &loader->staging);
     struct loader_callbacks callbacks = loader->callbacks;
     free(loader->spans);
@@ -544,16 +550,19 @@ static void on_staging(struct staging_waiter *waiter)
     loader_pump((struct loader *)((char *)waiter - offsetof(struct loader, staging)));
 }
 
-/* The room for all of it must be there before the first byte is read: nobody is evicted in vain. */
-static int make_room(const struct loader *loader, struct stow_error *err)
+/* The room for all of it must be there before the first byte is read, and stay there: nobody is evicted in vain,
+ * and of two loads that do not fit together one is refused at once. */
+static int reserve_room(struct loader *loader, struct stow_error *err)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < loader->n_plans; i++)
-        bytes += loader->plans[i].bytes;
+        bytes += piece_charge(loader->plans[i].bytes);
     struct shortage shortage;
-    if (!store_make_room(loader->resident->store, loader->place, bytes, &shortage))
-        return 0;
-    return shortage_error(&shortage, loader->place, err);
+    if (store_make_room(loader->resident->store, loader->place, bytes, &shortage))
+        return shortage_error(&shortage, loader->place, err);
+    place_charge(loader->place, bytes);
+    loader->reserved = bytes;
+    return 0;
 }
 
 int loader_start(struct loader **loader_out, uv_loop_t *loop, struct resident *resident,
@@ -577,7 +586,7 @@ int loader_start(struct loader **loader_out, uv_loop_t *loop, struct resident *r
         error_set(err, rc, "no memory for the table of %llu frames",
                   (unsigned long long)loader->index->n_frames);
     else
-        rc = make_room(loader, err);
+        rc = reserve_room(loader, err);
     if (rc) {
         free(loader->spans);
         free(loader->plans);

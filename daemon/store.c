@@ -222,7 +222,7 @@ void resident_unwatch(struct resident *resident, struct watch *watch)
 
 /* ---- pieces and room ---- */
 
-static uint64_t whole_units(uint64_t bytes)
+uint64_t piece_charge(uint64_t bytes)
 {
     return (bytes + UNIT_BYTES - 1) / UNIT_BYTES * UNIT_BYTES;
 }
@@ -231,7 +231,7 @@ int resident_add_piece(struct resident *resident, uint64_t bytes,
                        void (*done)(struct device_request *), void *data, struct piece **piece_out,
                        struct shortage *shortage)
 {
-    uint64_t charge = whole_units(bytes);
+    uint64_t charge = piece_charge(bytes);
     int rc = store_make_room(resident->store, resident->place, charge, shortage);
     if (rc)
         return rc;

@@ -169,6 +169,9 @@ int resident_add_piece(struct resident *resident, uint64_t bytes,
 
 /* ---- room ---- */
 
+/* What a piece of so many bytes counts against the budget: it comes in whole units. */
+uint64_t piece_charge(uint64_t bytes);
+
 /* Have bytes free in the place's budget, evicting what must go; nothing is charged yet. STOW_NOROOM and
  * the shortage if that cannot be; then nothing was evicted. */
 int store_make_room(struct store *store, struct place *place, uint64_t bytes,
