@@ -522,9 +522,10 @@ static void resubmit_waiting(struct loader *loader)
 
 static void loader_pump(struct loader *loader)
 {
-    if (loader->tables_plan < loader->n_plans)
-        have_piece(loader, &loader->plans[loader->n_plans - 1]);
     resubmit_waiting(loader);
+    if (loader->tables_plan <
+        loader->n_plans) /* after: a job that finds no room has just planned some */
+        have_piece(loader, &loader->plans[loader->n_plans - 1]);
     while (!loader->err.code && loader->next_span < loader->n_spans && loader->n_jobs < MAX_JOBS &&
            begin_span(loader, &loader->spans[loader->next_span]))
         loader->next_span++;
