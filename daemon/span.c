@@ -118,7 +118,8 @@ static bool file_unchanged(struct span_read *read, uint32_t number)
 static void read_chunks(struct span_read *read)
 {
     const struct source_chunk *chunks = read->index->chunks + read->span->first;
-    uint32_t n = read->span->n_frames, used = 0, checked_file = SOURCE_NO_FILE;
+    uint32_t n = read->span->n_frames, used = 0,
+             unchecked = SOURCE_NO_FILE; /* a file read from since its check */
     for (uint32_t i = 0; i < n;) {
         if (!chunk_is_stored(&chunks[i])) {
             i++;
@@ -131,13 +132,16 @@ static void read_chunks(struct span_read *read)
             read->at[last] = used + (uint32_t)bytes;
             bytes += chunks[last++].bytes;
         }
-        read_run(read, i, last, bytes);
-        if (chunks[i].file != checked_file && !file_unchanged(read, chunks[i].file))
+        if (unchecked != SOURCE_NO_FILE && unchecked != chunks[i].file &&
+            !file_unchanged(read, unchecked))
             return;
-        checked_file = chunks[i].file;
+        unchecked = chunks[i].file;
+        read_run(read, i, last, bytes);
         used += (uint32_t)bytes;
         i = last;
     }
+    if (unchecked != SOURCE_NO_FILE)
+        file_unchanged(read, unchecked);
 }
 
 static bool tables_fit(struct span_read *read, size_t more)
