@@ -282,7 +282,8 @@ void stream_pump(struct stream *stream)
     if (stream->state != STREAM_RUNNING || stream->ended)
         return;
     if (stream->resident->failure.code) {
-        stream_end(stream, &stream->resident->failure);
+        if (!stream->n_filling) /* batches under way come before the end */
+            stream_end(stream, &stream->resident->failure);
         return;
     }
     while (!stream->refused && !stream->ended && fill_free_slots(stream))
