@@ -38,7 +38,8 @@ struct stow_stream {
     uint32_t n_pending;
     bool releasing; /* a thread is sending them, and will send later ones too */
 
-    struct stow_error refused; /* of one request; told once */
+    struct stow_error refused; /* the last refusal of a request */
+    uint32_t n_refused;        /* refusals that are not told yet: each takes the place of a batch */
     struct stow_error failed;  /* of the stream; for good */
     bool ended, end_told;
 };
@@ -131,8 +132,10 @@ void slots_on_end(struct stow_client *client, const Stow__StreamEnd *end)
 void slots_refused(struct stow_client *client, uint32_t number, const struct stow_error *why)
 {
     for (struct stow_stream *stream = client->streams; stream; stream = stream->next) {
-        if (stream->number == number)
-            stream->refused = *why;
+        if (stream->number != number)
+            continue;
+        stream->refused = *why;
+        stream->n_refused++;
     }
 }
 
@@ -140,7 +143,7 @@ static bool anything_here(const struct stow_client *client)
 {
     bool here = client->goodbye.code != 0;
     for (const struct stow_stream *s = client->streams; s; s = s->next)
-        here = here || s->n_queued || s->refused.code || (s->ended && !s->end_told);
+        here = here || s->n_queued || s->n_refused || (s->ended && !s->end_told);
     return here;
 }
 
@@ -181,9 +184,9 @@ static int fetch(struct stow_stream *stream, const struct stow_batch **batch)
         *batch = &slot->batch;
         return 1;
     }
-    if (stream->refused.code) {
+    if (stream->n_refused) {
         client->error = stream->refused;
-        stream->refused.code = 0;
+        stream->n_refused--;
         return client->error.code;
     }
     if (stream->ended) {
