@@ -59,6 +59,8 @@ static void choose_sizes(struct stream *stream)
     batch = least(least(batch, STREAM_MAX_BATCH), stream->end ? stream->end : 1);
     if (!batch)
         batch = 1;
+    if (!stream->options.slots && slots * batch > ring / bytes) /* large frames, or a large batch */
+        slots = ring / bytes / batch > 2 ? ring / bytes / batch : 2;
     if (!stream->options.slots && stream->end != UINT64_MAX) /* no more than are ever filled */
         slots = least(slots, stream->end ? (stream->end + batch - 1) / batch : 1);
     stream->batch = (uint32_t)batch;
