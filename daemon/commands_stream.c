@@ -41,17 +41,17 @@ static int read_ids(int fd, uint64_t *ids, uint64_t n, struct stow_error *err)
     return 0;
 }
 
-/* The ids of a request as an array from malloc. */
+/* The ids of a request as an array from malloc, at most so many. */
 static int take_ids(const struct request *request, const uint64_t *inlined, size_t n_inlined,
-                    uint64_t n_ids, uint64_t **ids, struct stow_error *err)
+                    uint64_t n_ids, uint64_t most, uint64_t **ids, struct stow_error *err)
 {
     bool by_fd = request->n_fds == 1;
     uint64_t n = by_fd ? n_ids : n_inlined;
-    if (request->n_fds > 1 || (by_fd && n_inlined) || n_ids != n || n > MAX_LIST_IDS)
+    if (request->n_fds > 1 || (by_fd && n_inlined) || n_ids != n || n > most)
         return error_set(err, STOW_INVALID,
                          "a list of ids is either in the message or in one descriptor, and n_ids "
                          "counts it (at most %llu)",
-                         (unsigned long long)MAX_LIST_IDS);
+                         (unsigned long long)most);
     *ids = malloc(n ? n * sizeof(**ids) : 1);
     if (!*ids)
         return error_set(err, STOW_NOMEM, "no memory for %llu ids", (unsigned long long)n);
@@ -268,7 +268,8 @@ static int open_stream(struct session_stream *s, const struct request *request,
     if (!rc)
         rc = choose_memory(session, name->resident->place, ask, &options.memory, &s->note, err);
     if (!rc && options.order == STOW_ORDER_LIST) {
-        rc = take_ids(request, ask->ids, ask->n_ids, ask->total_ids, &options.ids, err);
+        rc = take_ids(request, ask->ids, ask->n_ids, ask->total_ids, MAX_LIST_IDS, &options.ids,
+                      err);
         options.n_ids = request->n_fds ? ask->total_ids : ask->n_ids;
     }
     if (rc)
@@ -343,7 +344,8 @@ void do_frames(struct session *session, const struct request *request)
     uint64_t *ids = NULL;
     if (!s)
         return;
-    int rc = take_ids(request, frames->ids, frames->n_ids, frames->total_ids, &ids, &err);
+    int rc = take_ids(request, frames->ids, frames->n_ids, frames->total_ids, STREAM_MAX_BATCH,
+                      &ids, &err);
     if (!rc)
         rc = stream_want(s->stream, ids, request->n_fds ? frames->total_ids : frames->n_ids, &err);
     if (rc) {
