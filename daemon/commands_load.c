@@ -73,6 +73,7 @@ static void forget(struct session_load *l)
     while (*at != l)
         at = &(*at)->next;
     *at = l->next;
+    l->session->n_loads--;
     free(l->name);
     free(l);
 }
@@ -158,6 +159,7 @@ static struct session_load *new_load(struct session *session, const Stow__Load *
                                 .progress = on_progress,
                                 .ended = on_ended};
     session->loads = l;
+    session->n_loads++;
     return l;
 }
 
@@ -167,6 +169,11 @@ static int check_load(struct session *session, const struct request *request,
     const Stow__Load *ask = request->body->load;
     if (session->server->draining)
         return error_set(err, STOW_SHUTDOWN, "the daemon is shutting down");
+    if (session->n_loads == SESSION_MAX_LOADS)
+        return error_set(err, STOW_LIMIT,
+                         "this connection waits for %u loads, the most that one may; wait for one "
+                         "to end",
+                         SESSION_MAX_LOADS);
     if (request->n_fds != 1)
         return error_set(err, STOW_INVALID, "LOAD takes one descriptor, the master's; %zu came",
                          request->n_fds);

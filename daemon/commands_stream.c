@@ -82,6 +82,7 @@ static void forget(struct session_stream *s)
     while (*at != s)
         at = &(*at)->next;
     *at = s->next;
+    s->session->n_streams--;
     free(s);
 }
 
@@ -248,6 +249,11 @@ static int open_stream(struct session_stream *s, const struct request *request,
 {
     const Stow__Stream *ask = request->body->stream;
     struct session *session = s->session;
+    if (session->n_streams == SESSION_MAX_STREAMS)
+        return error_set(err, STOW_LIMIT,
+                         "this connection has %u streams, the most that one may have; close some, "
+                         "or connect again",
+                         SESSION_MAX_STREAMS);
     struct name *name = name_to_stream(session, request, err);
     if (!name)
         return err->code;
@@ -299,6 +305,7 @@ void do_stream(struct session *session, const struct request *request)
     }
     s->next = session->streams;
     session->streams = s;
+    session->n_streams++;
 }
 
 /* The stream of a ring that this session holds, or an error to the client and NULL. */

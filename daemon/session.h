@@ -20,6 +20,8 @@
 #define SESSION_STUCK_NS UINT64_C(30000000000)
 #define SESSION_HELLO_NS UINT64_C(10000000000)
 #define SESSION_MAX_STALE 64u
+#define SESSION_MAX_STREAMS 128u /* each has a descriptor of the daemon's, whatever it is charged */
+#define SESSION_MAX_LOADS 16u    /* each has a child process */
 
 enum session_state { SESSION_NEW, SESSION_READY, SESSION_CLOSING };
 
@@ -55,6 +57,7 @@ struct session {
     size_t n_uuids;
     struct session_stream *streams;
     struct session_load *loads;
+    unsigned n_streams, n_loads; /* in these lists */
     unsigned n_stale;
     uint64_t since_ns; /* connected; or since when the backlog does not shrink */
     size_t last_backlog;

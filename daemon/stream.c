@@ -14,6 +14,7 @@
 #include <sys/random.h>
 
 #define SLOT_ALIGN 512u
+#define PAGE_BYTES 4096u
 #define RING_BYTES_GPU (UINT64_C(256) << 20)
 #define RING_BYTES_HOST \
     (UINT64_C(8) << 20) /* stays in the caches; populating more costs more than it gains */
@@ -69,6 +70,11 @@ static void choose_sizes(struct stream *stream)
     if (!stream->slot_stride)
         stream->slot_stride = SLOT_ALIGN;
     stream->ring_bytes = slots * stream->slot_stride;
+    if (stream->options.memory ==
+        MEMORY_HOST_FD) /* what it takes of the device, in the units of its kind */
+        stream->ring_bytes = (stream->ring_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    else
+        stream->ring_bytes = piece_charge(stream->ring_bytes);
 }
 
 /* The first id that the resident does not have, if there is one. */
