@@ -297,23 +297,33 @@ int server_run(struct server *server)
     return server->lost ? STOW_DEVICE : 0;
 }
 
-/* Let decodes and frees run out; a device that was lost has nothing left to give back. */
-static void run_out(struct server *server)
+/* Let decodes and frees run out; a device that was lost has nothing left to give back. False: a read of a file
+ * does not come back (a server of files that is gone), and what it reads into cannot be freed. */
+static bool run_out(struct server *server)
 {
+    uint64_t end_ns = uv_hrtime() + DRAIN_MS * UINT64_C(1000000);
     loads_clear(&server->loads);
     store_clear(&server->store);
-    while (!server->lost && (!store_is_idle(&server->store) || server->loads.first))
-        uv_run(&server->loop, UV_RUN_ONCE);
+    while (!server->lost && (!store_is_idle(&server->store) || server->loads.first)) {
+        if (uv_hrtime() > end_ns)
+            return false;
+        uv_run(&server->loop, UV_RUN_ONCE); /* the timer of the drain turns it */
+    }
+    return true;
 }
 
 void server_close(struct server *server)
 {
     while (server->sessions)
         session_close(server->sessions, "the daemon ends");
-    run_out(server);
+    bool all = run_out(server);
     listener_close(&server->listener);
     if (server->lost)
         return; /* the process ends now; closing would wait for a GPU that does not answer */
+    if (!all) {
+        LOG_ERR("a file's read does not come back; ending without it");
+        _exit(EXIT_FAILURE); /* libuv's own end would wait for its thread */
+    }
     close_loop(server);
     LOG_INFO("ended");
 }
