@@ -551,6 +551,19 @@ static void on_staging(struct staging_waiter *waiter)
     loader_pump((struct loader *)((char *)waiter - offsetof(struct loader, staging)));
 }
 
+/* The frame table counts too: a small file can have millions of frames that were never written. */
+static int charge_frames(struct loader *loader, struct stow_error *err)
+{
+    struct resident *resident = loader->resident;
+    uint64_t bytes = loader->index->n_frames * sizeof(struct frame);
+    struct shortage shortage;
+    if (store_make_room(resident->store, loader->place, bytes, &shortage))
+        return shortage_error(&shortage, loader->place, err);
+    place_charge(loader->place, bytes);
+    resident->frames_charged = bytes;
+    return 0;
+}
+
 /* The room for all of it must be there before the first byte is read, and stay there: nobody is evicted in vain,
  * and of two loads that do not fit together one is refused at once. */
 static int reserve_room(struct loader *loader, struct stow_error *err)
@@ -580,13 +593,11 @@ int loader_start(struct loader **loader_out, uv_loop_t *loop, struct resident *r
     loader->callbacks = *callbacks;
     loader->staging.ready = on_staging;
     loader->retry.retry = on_retry;
-    int rc = describe_resident(resident, loader->index);
+    int rc = charge_frames(loader, err);
+    if (!rc && (describe_resident(resident, loader->index) || plan(loader)))
+        rc = error_set(err, STOW_NOMEM, "no memory for the table of %llu frames",
+                       (unsigned long long)loader->index->n_frames);
     if (!rc)
-        rc = plan(loader);
-    if (rc)
-        error_set(err, rc, "no memory for the table of %llu frames",
-                  (unsigned long long)loader->index->n_frames);
-    else
         rc = reserve_room(loader, err);
     if (rc) {
         free(loader->spans);

@@ -86,6 +86,8 @@ static void drop_contents(struct resident *resident)
     free_pieces(resident);
     free(resident->frames);
     resident->frames = NULL;
+    place_uncharge(resident->place, resident->frames_charged);
+    resident->frames_charged = 0;
     for (size_t i = 0; i < resident->n_faults; i++)
         free(resident->faults[i].text);
     free(resident->faults);
@@ -259,7 +261,7 @@ static bool evictable(const struct resident *resident, const struct place *place
 
 static uint64_t charged_bytes(const struct resident *resident)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = resident->frames_charged;
     for (const struct piece *piece = resident->pieces; piece; piece = piece->next)
         bytes += piece->charged;
     return bytes;

@@ -93,8 +93,9 @@ struct resident {
     char **warnings;
     size_t n_warnings;
     /* how it is kept */
-    struct frame *frames; /* [n_frames] */
-    struct fault *faults; /* [n_faults] in no order */
+    struct frame *frames;    /* [n_frames] */
+    uint64_t frames_charged; /* of the place's budget, for that table */
+    struct fault *faults;    /* [n_faults] in no order */
     size_t n_faults, faults_room;
     struct piece *pieces;
     uint64_t payload_bytes, table_bytes, source_bytes;
