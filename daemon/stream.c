@@ -237,6 +237,7 @@ int stream_open(struct stream **stream_out, struct store *store, struct resident
     stream->retry.retry = on_retry;
     start(stream);
     choose_sizes(stream);
+    stream->charged = stream->ring_bytes + o.n_ids * sizeof(*o.ids);
     stream->lane = place_lane(stream->place, stream->batch);
     struct shortage shortage;
     rc = make_slots(stream);
@@ -244,7 +245,7 @@ int stream_open(struct stream **stream_out, struct store *store, struct resident
         rc = error_set(err, STOW_NOMEM, "no memory for a ring of %u slots", stream->n_slots);
     } else {
         resident->n_streams++; /* so that making room does not evict it */
-        rc = store_make_room(store, stream->place, stream->ring_bytes, &shortage);
+        rc = store_make_room(store, stream->place, stream->charged, &shortage);
         if (rc)
             resident->n_streams--;
         if (rc)
@@ -255,7 +256,7 @@ int stream_open(struct stream **stream_out, struct store *store, struct resident
         stream_free(stream);
         return rc;
     }
-    place_charge(stream->place, stream->ring_bytes);
+    place_charge(stream->place, stream->charged);
     resident_ref(resident);
     resident_watch(resident, &stream->watch);
     metrics.streams++;
@@ -337,7 +338,7 @@ static void free_if_over(struct stream *stream)
 {
     if (stream->state != STREAM_CLOSED || !(stream->detached || stream->abandoned))
         return;
-    place_uncharge(stream->place, stream->ring_bytes);
+    place_uncharge(stream->place, stream->charged);
     stream_free(stream);
 }
 

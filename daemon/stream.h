@@ -81,6 +81,7 @@ struct stream {
     struct lane *lane;
     uint32_t batch, n_slots;
     uint64_t frame_bytes, slot_stride, ring_bytes;
+    uint64_t charged; /* to the place: the ring, and a list of ids */
     uint64_t position,
         end; /* next of this rank, and how many there are; end UINT64_MAX on request */
     struct wish *wishes, **wishes_last; /* on request: what to bring, in order */
