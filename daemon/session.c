@@ -176,6 +176,10 @@ static void refuse(struct session *session, const struct stow_error *err)
         metrics.protocol_errors_total++;
         LOG_WARN("pid %d uid %u: %s; the connection is closed", (int)session->pid,
                  (unsigned)session->uid, err->text);
+    } else if (err->code == STOW_LIMIT) { /* of ours, not the client's fault */
+        LOG_ERR("pid %d uid %u: %s; the connection is closed", (int)session->pid,
+                (unsigned)session->uid, err->text);
+        session_error(session, 0, err);
     }
     session_close(session, err->text);
 }

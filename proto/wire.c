@@ -136,11 +136,13 @@ static int make_room(struct wire *wire)
 /* Append the descriptors of one recvmsg to the FIFO. */
 static int take_fds(struct wire *wire, struct msghdr *msg, struct stow_error *err)
 {
-    int rc = msg->msg_flags & MSG_CTRUNC ? STOW_PROTOCOL : 0;
+    size_t came = 0;
+    int rc = 0;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
             continue;
         size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        came += n;
         for (size_t i = 0; i < n; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
@@ -152,9 +154,13 @@ static int take_fds(struct wire *wire, struct msghdr *msg, struct stow_error *er
             }
         }
     }
-    return rc ? error_set(err, rc,
-                          "too many descriptors in one message, or none left to receive them")
-              : 0;
+    if (!rc && msg->msg_flags & MSG_CTRUNC && came < WIRE_MAX_FDS)
+        return error_set(err, STOW_LIMIT,
+                         "no descriptor is left to receive a file; raise the limit of open files "
+                         "(of framestowd: LimitNOFILE= or ulimit -Hn)");
+    if (msg->msg_flags & MSG_CTRUNC)
+        rc = STOW_PROTOCOL;
+    return rc ? error_set(err, rc, "too many descriptors in one message") : 0;
 }
 
 /* A length that cannot be is told before anything is allocated for it. */

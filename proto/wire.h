@@ -41,7 +41,8 @@ void wire_free(struct wire *wire);
 int wire_fd(const struct wire *wire);
 
 /* Take what the socket holds, without waiting. Returns 1 when something came, 0 when nothing is there,
- * STOW_GONE at end of file, STOW_PROTOCOL, STOW_NOMEM, STOW_IO. */
+ * STOW_GONE at end of file, STOW_PROTOCOL, STOW_LIMIT (no descriptor is left for one that came),
+ * STOW_NOMEM, STOW_IO. */
 int wire_read(struct wire *wire, struct stow_error *err);
 
 /* The next whole message: 1 with *message, 0 when there is none yet, STOW_PROTOCOL. */

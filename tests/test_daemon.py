@@ -299,6 +299,36 @@ def test_eviction(start, simulated):
     assert d.digest("n1") == made[1][1]
 
 
+def test_evicted_while_its_files_are_compared(start, folder):
+    """Who attaches to what is resident gets it, though it had to make room before the last file was shown."""
+    a, b = make_h5.counts(40, 64, 64, seed=1), make_h5.counts(40, 64, 64, seed=2)
+    path, other = make_h5.master(folder, a, shards=1, name="a"), make_h5.plain(folder / "b.h5", b)
+    d = start("--max-bytes", "3M")
+    d.load(path)
+    with Raw(d) as raw:
+        fds = [os.open(p, os.O_RDONLY) for p in (path, folder / "a_data_000001.h5")]
+        load = raw.ask(3, field(1, "a") + field(2, str(path)), fds[:1])[5][1][0]
+        need = fields(raw.event(1)[2][0])
+        d.load(other)
+        assert d.json("info", "a")["state"] == "evicted"
+        raw.ask(4, field(1, load) + field(2, field(1, need[1][0]) + field(3, need[2][0])), fds[1:])
+        need = fields(raw.event(1)[2][0])  # now for a load
+        raw.ask(4, field(1, load) + field(2, field(1, need[1][0]) + field(3, need[2][0])), fds[1:])
+        assert 3 in raw.event(3)
+        for fd in fds:
+            os.close(fd)
+    assert d.digest("a")[0] == sha256(a)
+
+
+def test_more_shards_than_descriptors(start, folder):
+    """The limit of open files is named; the daemon goes on serving."""
+    path = make_h5.master(folder, make_h5.counts(200, 8, 8), shards=200)
+    d = start(wrapper=["prlimit", "--nofile=64:64"])
+    res = d.cli("load", path, "--name", "a")
+    assert res.returncode == 0 or (res.returncode == 1 and "limit of open files" in res.stderr), res
+    assert d.cli("ls").returncode == 0
+
+
 def test_a_streamed_acquisition_is_not_evicted(start, simulated):
     one, two = (simulated("--scan", "32x32", "--seed", str(i)) for i in (1, 2))
     size = sum(p.stat().st_size for p in one[0].parent.iterdir())
