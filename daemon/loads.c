@@ -639,8 +639,12 @@ void load_leave(struct waiter *waiter)
 
 void loads_clear(struct loads *loads)
 {
+    struct stow_error err;
+    error_set(&err, STOW_SHUTDOWN, "the daemon is shutting down");
     for (struct load *load = loads->first, *next; load; load = next) {
         next = load->next;
+        while (load->waiters)
+            end_waiter(load, load->waiters, &err);
         if (!load->cancelling)
             load_cancel(load);
     }

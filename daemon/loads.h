@@ -59,7 +59,7 @@ void load_give(struct load *load, uint32_t file, int fd, const char *path, int e
 /* The waiter goes away; it is not called any more. */
 void load_leave(struct waiter *waiter);
 
-/* Cancel all. */
+/* Cancel all: the daemon is to end. */
 void loads_clear(struct loads *loads);
 
 #endif

@@ -96,7 +96,7 @@ static void say_goodbye(struct session *session)
     Stow__Goodbye goodbye = STOW__GOODBYE__INIT;
     Stow__Event event = STOW__EVENT__INIT;
     goodbye.deadline_ms = DRAIN_MS;
-    goodbye.reason = session->server->lost ? "the device was lost" : "the daemon is shutting down";
+    goodbye.reason = session->server->lost ? "the device was lost" : "it was told to";
     event.body_case = STOW__EVENT__BODY_GOODBYE;
     event.goodbye = &goodbye;
     if (session->state == SESSION_READY)
