@@ -33,6 +33,21 @@ static int default_path(char *path, size_t room, struct stow_error *err)
     return 0;
 }
 
+/* What lies at the path is looked at first of all: nothing is made beside a file that is no socket. */
+static int check_path(const char *path, struct stow_error *err)
+{
+    struct stat st;
+    if (!*path)
+        return error_set(err, STOW_INVALID,
+                         "the socket path is empty; say where the socket goes by --socket PATH");
+    if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
+        return error_set(err, STOW_INVALID,
+                         "%s exists and is not a socket; it is left alone: move it away or choose "
+                         "another --socket",
+                         path);
+    return 0;
+}
+
 /* Exclusive use of the path for as long as this process lives. The file holds our pid for the other's message. */
 static int take_lock(struct listener *listener, struct stow_error *err)
 {
@@ -61,13 +76,11 @@ static int take_lock(struct listener *listener, struct stow_error *err)
 static int clear_path(const struct sockaddr_un *address, struct stow_error *err)
 {
     struct stat st;
+    int rc = check_path(address->sun_path, err);
+    if (rc)
+        return rc;
     if (lstat(address->sun_path, &st))
         return errno == ENOENT ? 0 : error_errno(err, errno, "%s", address->sun_path);
-    if (!S_ISSOCK(st.st_mode))
-        return error_set(err, STOW_INVALID,
-                         "%s exists and is not a socket; it is left alone: move it away or choose "
-                         "another --socket",
-                         address->sun_path);
     int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (probe < 0)
         return error_errno(err, errno, "socket");
@@ -139,6 +152,8 @@ int listener_open(struct listener *listener, const char *path, struct stow_error
                        strlen(path), sizeof(listener->path) - 1, path);
     else
         snprintf(listener->path, sizeof(listener->path), "%s", path);
+    if (!rc)
+        rc = check_path(listener->path, err);
     if (!rc)
         rc = take_lock(listener, err);
     if (!rc)

@@ -45,6 +45,9 @@ def test_a_path_that_is_no_socket_is_left_alone(folder):
     res = call([tool("framestowd"), "--device", DEVICE, "--socket", folder / "s", "--state-dir", folder / "state"])
     assert res.returncode not in (0,) and str(folder / "s") in res.stderr
     assert (folder / "s").read_text() == "precious"
+    assert os.listdir(folder) == ["s"], "nor is anything made beside it"
+    res = call([tool("framestowd"), "--device", DEVICE, "--socket", "", "--state-dir", folder / "state"], cwd=folder)
+    assert res.returncode == 2 and "--socket" in res.stderr and os.listdir(folder) == ["s"], res
 
 
 def test_folder_of_the_socket_is_missing(folder):
