@@ -29,6 +29,7 @@ struct join {
     struct reader *reader;
     struct shard *shards;
     size_t n, n_present, first, last; /* present ones */
+    size_t open;                      /* the file of the shard read last; 0: none */
     struct stow_error *err;
 };
 
@@ -89,11 +90,13 @@ static int read_dataset(struct join *join, struct shard *shard, hid_t dataset)
                         &shard->n_written, join->err);
 }
 
-/* Files that groups of the parts lie in stay open; a shard's own has told all. */
-static void shut_shard(struct join *join, size_t file)
+/* Files that groups of the parts lie in stay open; a shard's own has told all once the next part lies in
+ * another. */
+static void shut_before(struct join *join, size_t file)
 {
-    if (file != 0 && file != join->shards[0].part->file)
-        reader_file_shut(join->reader->files[file]);
+    if (join->open != file && join->open != 0 && join->open != join->shards[0].part->file)
+        reader_file_shut(join->reader->files[join->open]);
+    join->open = file;
 }
 
 static int read_part(struct join *join, struct shard *shard)
@@ -108,7 +111,7 @@ static int read_part(struct join *join, struct shard *shard)
         shard->lost = true;
         shard->file = lost;
         shard->why = why;
-        shut_shard(join, lost);
+        shut_before(join, lost);
         return 0;
     }
     if (status) {
@@ -117,9 +120,9 @@ static int read_part(struct join *join, struct shard *shard)
         return status;
     }
     shard->file = place.file;
+    shut_before(join, place.file);
     status = read_dataset(join, shard, place.object);
     H5Oclose(place.object);
-    shut_shard(join, place.file);
     return status;
 }
 

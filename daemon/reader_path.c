@@ -93,6 +93,11 @@ static int follow_external(struct walk *walk, size_t bytes)
             *walk->lost = file;
         return status;
     }
+    if (walk->reader->files[file]->hid < 0)
+        return error_set(walk->err, STOW_UNSUPPORTED,
+                         "several parts of the acquisition lie in %s with others between them, "
+                         "which is not supported",
+                         walk->reader->files[file]->shown);
     walk->file = file;
     return to_root(walk);
 }

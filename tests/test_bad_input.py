@@ -139,6 +139,28 @@ def test_shards_stand_beside_the_real_master(daemon, calm, folder):
     daemon.cli("unload", "scan")
 
 
+def test_parts_in_one_file(daemon, calm, folder):
+    """A master may name several datasets of one file; one whose parts are mixed with others' is refused."""
+    a = make_h5.counts(12, 8, 8)
+    for i in range(2):
+        with h5py.File(folder / f"{i}.h5", "w") as f:
+            make_h5.put(f, "/x", a[6 * i:6 * i + 3])
+            make_h5.put(f, "/y", a[6 * i + 3:6 * i + 6])
+    for name, order in (("rows", [(0, "x"), (0, "y"), (1, "x"), (1, "y")]),
+                        ("mixed", [(0, "x"), (1, "x"), (0, "y"), (1, "y")])):
+        with h5py.File(folder / f"{name}_master.h5", "w") as f:
+            group = f.create_group("/entry/data")
+            for k, (i, dataset) in enumerate(order):
+                group[f"data_{k + 1:06d}"] = h5py.ExternalLink(f"{i}.h5", dataset)
+        res = daemon.cli("load", folder / f"{name}_master.h5")
+        if name == "mixed":
+            assert res.returncode == 1 and "0.h5" in res.stderr and "not supported" in res.stderr, res
+        else:
+            assert res.returncode == 0, res.stderr
+            assert daemon.digest(name)[0] == sha256(a)
+            daemon.cli("unload", name)
+
+
 def test_fewer_frames_than_planned(daemon, calm, folder):
     a = make_h5.counts(10, 8, 8)
     info = daemon.load(make_h5.master(folder, a, ntrigger=16), "--name", "short")
