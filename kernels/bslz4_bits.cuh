@@ -2,13 +2,14 @@
  *
  * bslz4_bits: bit transposition on the GPU, from the rows of a block in shared memory to elements in the frame.
  *
- * A lane takes four columns (32 elements) at a time: one word of every row, transposed 8 x 8 bits in four
- * bytes at once, then 4 x 4 bytes, until the words are the elements. Stores are as wide as the frame's place in
- * memory allows. */
+ * A lane takes four columns (32 elements) at a time: four bytes of every row, transposed 8 x 8 bits in four
+ * bytes at once, then 4 x 4 bytes, until the words are the elements. Its columns are every other one of eight,
+ * its neighbour's are those between, so that the two write next to each other: 32 bytes of uint16, which is
+ * what memory takes at once. Stores are as wide as the frame's place in memory allows. */
 #ifndef STOW_BSLZ4_BITS_CUH
 #define STOW_BSLZ4_BITS_CUH
 
-#include <stdint.h>
+#include "warp.cuh"
 
 static __device__ void swap_bits(uint32_t *a, uint32_t *b, int shift, uint32_t mask)
 {
@@ -43,13 +44,19 @@ static __device__ void transpose_bytes(uint32_t v[4])
     v[3] = __byte_perm(b, d, 0x7632);
 }
 
-/* Four bytes of the window from `at`; up to 7 after them may be read. */
-template <bool ALIGNED> static __device__ uint32_t load_word(const uint8_t *window, uint32_t at)
+/* Of eight bytes of the window from `at`, the even or the odd ones. Up to 11 from `at` may be read. */
+template <bool ALIGNED>
+static __device__ uint32_t load_every_other(const uint8_t *window, uint32_t at, uint32_t odd)
 {
-    if (ALIGNED)
-        return *(const uint32_t *)(window + at);
+    uint32_t choice = odd ? 0x7531 : 0x6420;
+    if (ALIGNED) {
+        uint2 both = *(const uint2 *)(window + at);
+        return __byte_perm(both.x, both.y, choice);
+    }
     const uint32_t *words = (const uint32_t *)(window + (at & ~3u));
-    return __funnelshift_r(words[0], words[1], 8 * (at & 3));
+    uint32_t skew = 8 * (at & 3);
+    return __byte_perm(__funnelshift_r(words[0], words[1], skew),
+                       __funnelshift_r(words[1], words[2], skew), choice);
 }
 
 /* The 8 * ELEM bytes of a column, as wide as dst allows. */
@@ -76,22 +83,24 @@ template <unsigned ELEM> static __device__ void store_column(uint8_t *dst, const
     }
 }
 
-/* The bits of a block, from rows in the window to the frame; a lane takes four columns at a time. */
-template <unsigned LANES, unsigned ELEM, bool ALIGNED>
+/* The bits of a block, from rows in the window to the frame. */
+template <unsigned ELEM, bool ALIGNED>
 static __device__ void untranspose(uint8_t *dst, const uint8_t *window, uint32_t n_columns,
                                    uint32_t lane)
 {
-    for (uint32_t m = 4 * lane; m < n_columns; m += 4 * LANES) {
-        uint32_t
-            words[8 *
-                  ELEM]; /* byte c of words[i * ELEM + k]: byte k of element i of column m + c */
+    uint32_t odd = lane % 2;
+    for (uint32_t m = lane / 2 * 8; m < n_columns; m += 4 * WARP) {
+        /* Byte c of words[i * ELEM + k]: byte k of element i of column m + 2 * c + odd. */
+        uint32_t words[8 * ELEM];
 #pragma unroll
         for (unsigned k = 0; k < ELEM; k++) {
             uint32_t v[8];
 #pragma unroll
             for (unsigned j = 0; j < 8; j++)
-                v[j] = load_word<ALIGNED>(window, (8 * k + j) * n_columns + m);
-            transpose_bits(v);
+                v[j] = load_every_other<ALIGNED>(window, (8 * k + j) * n_columns + m, odd);
+            /* Counts are small: upper rows are mostly zeros, and those stay what they are. */
+            if (v[0] | v[1] | v[2] | v[3] | v[4] | v[5] | v[6] | v[7])
+                transpose_bits(v);
 #pragma unroll
             for (unsigned i = 0; i < 8; i++)
                 words[i * ELEM + k] = v[i];
@@ -105,8 +114,9 @@ static __device__ void untranspose(uint8_t *dst, const uint8_t *window, uint32_t
 #pragma unroll
             for (unsigned q = 0; q < 2 * ELEM; q++)
                 column[q] = words[4 * q + c];
-            if (m + c < n_columns)
-                store_column<ELEM>(dst + (uint64_t)(m + c) * 8 * ELEM, column);
+            uint32_t to = m + 2 * c + odd;
+            if (to < n_columns)
+                store_column<ELEM>(dst + to * 8 * ELEM, column);
         }
     }
 }

@@ -144,6 +144,8 @@ int cuda_lane_decode(struct lane *head, int32_t *status, const struct decode_job
     cudaError_t rc = cudaSuccess;
     cuda_enter(cuda);
     memcpy(lane->jobs + at, jobs, n * sizeof(jobs[0]));
+    /* Here rather than by the GPU: that would be one more kernel before each decode. */
+    memset(lane->status + at, 0, n * sizeof(lane->status[0]));
     if (n > JOBS_COPIED_ABOVE) {
         seen = lane->jobs_dev + at;
         rc = cudaMemcpyAsync(lane->jobs_dev + at, lane->jobs + at, n * sizeof(jobs[0]),

@@ -14,8 +14,8 @@ extern "C" {
 #endif
 
 /* Decode n frames, each on its own.
- *   status_dev  int32 [n] 0 or STOW_CORRUPT; a bad frame does not touch its neighbours, its own pixels
- *               mean nothing. Written for every frame. Device-visible memory.
+ *   status_dev  int32 [n] all 0 on entry; a bad frame's becomes STOW_CORRUPT, and no other is written. A bad
+ *               frame does not touch its neighbours, its own pixels mean nothing. Device-visible memory.
  *   jobs_dev    [n] device-visible memory (a GPU address; may be mapped host memory)
  *   shape       of all of them, by value */
 cudaError_t launch_decode(int32_t *status_dev, const struct decode_job *jobs_dev, size_t n,

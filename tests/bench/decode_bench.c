@@ -177,6 +177,7 @@ static void open_gpu(struct gpu *gpu)
     must(cudaHostAlloc((void **)&gpu->status, N_FRAMES * sizeof(*gpu->status),
                        cudaHostAllocDefault),
          "status");
+    memset(gpu->status, 0, N_FRAMES * sizeof(*gpu->status));
     must(cudaStreamCreate(&gpu->stream), "stream");
     must(cudaEventCreate(&gpu->start), "event");
     must(cudaEventCreate(&gpu->stop), "event");
