@@ -396,6 +396,11 @@ void do_close_stream(struct session *session, const struct request *request)
     struct session_stream *s = of_ring(session, request, request->body->close_stream->ring);
     if (!s)
         return;
+    if (s->stream->state == STREAM_OPENING) { /* the request that opens it gets its answer too */
+        struct stow_error err;
+        error_set(&err, STOW_CANCELLED, "the stream was closed before it was open");
+        session_error(session, s->request, &err);
+    }
     stream_close(s->stream);
     session_done(session, request->body->id);
 }

@@ -18,7 +18,7 @@ static const char usage[] =
     "                     root, else $XDG_RUNTIME_DIR/framestow.sock\n"
     "  --max-bytes SIZE   budget of residents and rings on each device, with K, M, G, T;\n"
     "                     default half of the device's memory\n"
-    "  --state-dir DIR    where state is kept between runs\n"
+    "  --state-dir DIR    folder for what is kept between runs; this version keeps nothing\n"
     "  --threads N        host worker threads; default one a core\n"
     "  --reader PATH      the framestow-reader to use\n"
     "  --log-level LEVEL  error, warn, info (default), debug\n"

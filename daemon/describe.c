@@ -36,6 +36,7 @@ static void describe_frames(struct resident *resident, const struct source_index
     for (uint64_t id = 0; id < index->n_frames;) {
         const struct source_chunk *chunk = &index->chunks[id];
         if (chunk->fault) {
+            resident->has_gaps |= chunk->fault == SOURCE_FAULT_NO_FILE;
             uint64_t end = id + 1;
             while (end < index->n_frames && same_fault(chunk, &index->chunks[end]))
                 end++;

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A piece is planned for about PIECE_BYTES of payload, with room behind it for the block tables that its
- * frames need at the usual block size; tables that do not fit there go to pieces of their own. A job is a
- * span under way: reading (pool) > waiting for room > checking (device) > gone. */
+ * A job is a span under way: reading (pool) > waiting for room > checking (device) > gone. */
 #include "loader.h"
 
 #include "bslz4.h"
 #include "describe.h"
 #include "metrics.h"
-#include "span.h"
+#include "plan.h"
 
 #define LOG_MODULE "loader"
 #include "log.h"
@@ -18,18 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE_BYTES (UINT64_C(256) << 20)
-#define SPAN_FRAMES 2048u
 #define MAX_JOBS 24u
 #define TABLE_PIECE_BYTES (UINT64_C(4) << 20)
-#define USUAL_BLOCK_BYTES 8192u
-
-/* Memory of the resident, as planned and as it is. Tables are put in from `tables_at` on. */
-struct plan {
-    uint64_t payload_bytes, bytes, tables_at;
-    struct piece *piece;
-    bool ready;
-};
 
 enum buffer { BUFFER_DIRECT, BUFFER_STAGING, BUFFER_HEAP };
 
@@ -62,10 +50,8 @@ struct loader {
     struct place *place;
     const struct source_index *index;
     struct loader_callbacks callbacks;
-    struct span *spans;
-    size_t n_spans, next_span;
-    struct plan *plans; /* of payload, then those of tables that did not fit */
-    size_t n_plans, plans_room, tables_plan;
+    struct plan plan;
+    size_t next_span;
     struct job *waiting; /* read, but without room for tables or in the lane */
     unsigned n_jobs, n_allocs;
     uint64_t reserved; /* of the budget, for pieces of payload that are not asked for yet */
@@ -84,84 +70,6 @@ static void fail(struct loader *loader, const struct stow_error *err)
     if (!loader->err.code)
         loader->err = *err;
     atomic_store(&loader->stop, true);
-}
-
-/* ---- planning ---- */
-
-static uint64_t usual_table_bytes(const struct loader *loader)
-{
-    return (frame_bytes(&loader->resident->shape) / USUAL_BLOCK_BYTES + 2) * sizeof(uint32_t);
-}
-
-static int add_plan(struct loader *loader, uint64_t payload_bytes, uint64_t bytes)
-{
-    if (loader->n_plans == loader->plans_room) {
-        size_t room = loader->plans_room ? 2 * loader->plans_room : 8;
-        struct plan *plans = realloc(loader->plans, room * sizeof(*plans));
-        if (!plans)
-            return STOW_NOMEM;
-        loader->plans = plans;
-        loader->plans_room = room;
-    }
-    loader->plans[loader->n_plans++] =
-        (struct plan){.payload_bytes = payload_bytes, .bytes = bytes, .tables_at = payload_bytes};
-    return 0;
-}
-
-/* The frames from `first` on that fit one span; its offset and piece are not set. */
-static struct span next_span(const struct source_index *index, uint64_t first)
-{
-    struct span span = {.first = first};
-    while (first + span.n_frames < index->n_frames && span.n_frames < SPAN_FRAMES) {
-        const struct source_chunk *chunk = &index->chunks[first + span.n_frames];
-        uint64_t bytes = chunk_is_stored(chunk) ? chunk->bytes : 0;
-        if (span.n_frames && span.bytes + bytes > LOADER_SPAN_BYTES)
-            break;
-        span.bytes += bytes;
-        span.n_frames++;
-    }
-    return span;
-}
-
-static int add_span(struct loader *loader, const struct span *span, size_t *room)
-{
-    if (loader->n_spans == *room) {
-        *room = *room ? 2 * *room : 64;
-        struct span *spans = realloc(loader->spans, *room * sizeof(*spans));
-        if (!spans)
-            return STOW_NOMEM;
-        loader->spans = spans;
-    }
-    loader->spans[loader->n_spans++] = *span;
-    return 0;
-}
-
-/* Cut the frames into spans and the spans into pieces. */
-static int plan(struct loader *loader)
-{
-    uint64_t table_bytes = usual_table_bytes(loader);
-    size_t room = 0;
-    for (uint64_t first = 0; first < loader->index->n_frames;) {
-        struct span span = next_span(loader->index, first);
-        first += span.n_frames;
-        if (!span.bytes)
-            continue;
-        struct plan *last = loader->n_plans ? &loader->plans[loader->n_plans - 1] : NULL;
-        if (!last || last->payload_bytes + span.bytes > PIECE_BYTES) {
-            if (add_plan(loader, 0, 0))
-                return STOW_NOMEM;
-            last = &loader->plans[loader->n_plans - 1];
-        }
-        span.piece = (uint32_t)(loader->n_plans - 1);
-        span.offset = last->payload_bytes;
-        last->payload_bytes += span.bytes;
-        last->tables_at = (last->payload_bytes + 15) / 16 * 16;
-        last->bytes += span.bytes + span.n_frames * table_bytes + 16;
-        if (add_span(loader, &span, &room))
-            return STOW_NOMEM;
-    }
-    loader->tables_plan = loader->n_plans; /* none yet */
-    return 0;
 }
 
 /* ---- jobs ---- */
@@ -244,19 +152,20 @@ static void on_checked(struct device_request *request)
 
 /* Where the span's tables go: behind the payload of its piece, else in the current piece of tables. NULL:
  * not yet, or never (then the load fails). */
-static struct plan *table_room(struct loader *loader, const struct span *span, uint64_t bytes)
+static struct planned *table_room(struct loader *loader, const struct span *span, uint64_t bytes)
 {
-    struct plan *own = &loader->plans[span->piece];
+    struct planned *own = &loader->plan.pieces[span->piece];
     if (own->tables_at + bytes <= own->piece->memory.bytes)
         return own;
-    struct plan *last =
-        loader->tables_plan < loader->n_plans ? &loader->plans[loader->n_plans - 1] : NULL;
+    struct planned *last = loader->plan.n_payload < loader->plan.n_pieces
+                               ? &loader->plan.pieces[loader->plan.n_pieces - 1]
+                               : NULL;
     if (last && !last->ready)
         return NULL;
     if (last && last->tables_at + bytes <= last->piece->memory.bytes)
         return last;
     uint64_t piece_bytes = bytes > TABLE_PIECE_BYTES ? bytes : TABLE_PIECE_BYTES;
-    if (add_plan(loader, 0, piece_bytes))
+    if (plan_add_tables(&loader->plan, piece_bytes))
         fail(loader,
              &(struct stow_error){.code = STOW_NOMEM, .text = "no memory for a block table"});
     return NULL;
@@ -266,7 +175,7 @@ static struct plan *table_room(struct loader *loader, const struct span *span, u
 static bool place_tables(struct job *job)
 {
     uint64_t table_bytes = job->read.n_tables * sizeof(uint32_t);
-    struct plan *tables = table_room(job->loader, job->span, table_bytes);
+    struct planned *tables = table_room(job->loader, job->span, table_bytes);
     if (!tables)
         return false;
     job->table_dev = tables->piece->memory.dev + tables->tables_at;
@@ -289,7 +198,8 @@ static int enqueue_step(struct job *job)
         if (job->buffer == BUFFER_DIRECT)
             return 0;
         return lane_upload(lane,
-                           loader->plans[job->span->piece].piece->memory.dev + job->span->offset,
+                           loader->plan.pieces[job->span->piece].piece->memory.dev +
+                               job->span->offset,
                            job->bytes, job->span->bytes);
     case STEP_TABLES:
         return lane_upload(lane, job->table_dev, job->read.tables,
@@ -318,7 +228,7 @@ static int make_decodes(struct job *job)
 {
     const struct span *span = job->span;
     const struct source_chunk *chunks = job->loader->index->chunks + span->first;
-    uint64_t dev = job->loader->plans[span->piece].piece->memory.dev + span->offset;
+    uint64_t dev = job->loader->plan.pieces[span->piece].piece->memory.dev + span->offset;
     job->decodes = calloc(span->n_frames, sizeof(*job->decodes));
     job->frame_of = calloc(span->n_frames, sizeof(*job->frame_of));
     job->status = calloc(span->n_frames, sizeof(*job->status));
@@ -394,21 +304,22 @@ static void on_piece(struct device_request *request)
     loader->n_allocs--;
     if (request->status)
         fail(loader, &request->err);
-    for (size_t i = 0; i < loader->n_plans; i++) {
-        if (loader->plans[i].piece && &loader->plans[i].piece->request == request)
-            loader->plans[i].ready = true;
+    for (size_t i = 0; i < loader->plan.n_pieces; i++) {
+        if (loader->plan.pieces[i].piece && &loader->plan.pieces[i].piece->request == request)
+            loader->plan.pieces[i].ready = true;
     }
     loader_pump(loader);
 }
 
 /* Have the memory of a plan asked for. True when it is there. */
-static bool have_piece(struct loader *loader, struct plan *wanted)
+static bool have_piece(struct loader *loader, struct planned *wanted)
 {
     if (wanted->piece || loader->err.code)
         return wanted->ready;
     struct shortage shortage;
     struct stow_error err;
-    if ((size_t)(wanted - loader->plans) < loader->tables_plan) { /* what was set aside for it */
+    if ((size_t)(wanted - loader->plan.pieces) <
+        loader->plan.n_payload) { /* what was set aside for it */
         loader->reserved -= piece_charge(wanted->bytes);
         place_uncharge(loader->place, piece_charge(wanted->bytes));
     }
@@ -429,7 +340,7 @@ static bool have_piece(struct loader *loader, struct plan *wanted)
 static bool take_buffer(struct loader *loader, struct job *job)
 {
     const struct span *span = job->span;
-    uint8_t *host = loader->plans[span->piece].piece->memory.host;
+    uint8_t *host = loader->plan.pieces[span->piece].piece->memory.host;
     if (host) {
         job->buffer = BUFFER_DIRECT;
         job->bytes = host + span->offset;
@@ -449,7 +360,7 @@ static bool take_buffer(struct loader *loader, struct job *job)
 /* Begin to read a span. False when it cannot begin now. */
 static bool begin_span(struct loader *loader, const struct span *span)
 {
-    if (!have_piece(loader, &loader->plans[span->piece]))
+    if (!have_piece(loader, &loader->plan.pieces[span->piece]))
         return false;
     struct job *job = calloc(1, sizeof(*job));
     if (!job) {
@@ -495,8 +406,7 @@ static void finish(struct loader *loader)
     place_uncharge(loader->place, loader->reserved);
     staging_forget(&loader->place->staging, &loader->staging);
     struct loader_callbacks callbacks = loader->callbacks;
-    free(loader->spans);
-    free(loader->plans);
+    plan_fini(&loader->plan);
     place_unwait(loader->place, &loader->retry);
     uv_close((uv_handle_t *)&loader->turn, on_turn_closed);
     resident_changed(resident);
@@ -523,15 +433,15 @@ static void resubmit_waiting(struct loader *loader)
 static void loader_pump(struct loader *loader)
 {
     resubmit_waiting(loader);
-    if (loader->tables_plan <
-        loader->n_plans) /* after: a job that finds no room has just planned some */
-        have_piece(loader, &loader->plans[loader->n_plans - 1]);
-    while (!loader->err.code && loader->next_span < loader->n_spans && loader->n_jobs < MAX_JOBS &&
-           begin_span(loader, &loader->spans[loader->next_span]))
+    if (loader->plan.n_payload <
+        loader->plan.n_pieces) /* after: a job that finds no room has just planned some */
+        have_piece(loader, &loader->plan.pieces[loader->plan.n_pieces - 1]);
+    while (!loader->err.code && loader->next_span < loader->plan.n_spans &&
+           loader->n_jobs < MAX_JOBS && begin_span(loader, &loader->plan.spans[loader->next_span]))
         loader->next_span++;
     if (loader->err.code)
         resubmit_waiting(loader);
-    bool more = !loader->err.code && loader->next_span < loader->n_spans;
+    bool more = !loader->err.code && loader->next_span < loader->plan.n_spans;
     if (!more && !loader->n_jobs && !loader->n_allocs)
         finish(loader);
 }
@@ -569,8 +479,8 @@ static int charge_frames(struct loader *loader, struct stow_error *err)
 static int reserve_room(struct loader *loader, struct stow_error *err)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < loader->n_plans; i++)
-        bytes += piece_charge(loader->plans[i].bytes);
+    for (size_t i = 0; i < loader->plan.n_pieces; i++)
+        bytes += piece_charge(loader->plan.pieces[i].bytes);
     struct shortage shortage;
     if (store_make_room(loader->resident->store, loader->place, bytes, &shortage))
         return shortage_error(&shortage, loader->place, err);
@@ -594,14 +504,14 @@ int loader_start(struct loader **loader_out, uv_loop_t *loop, struct resident *r
     loader->staging.ready = on_staging;
     loader->retry.retry = on_retry;
     int rc = charge_frames(loader, err);
-    if (!rc && (describe_resident(resident, loader->index) || plan(loader)))
+    if (!rc && (describe_resident(resident, loader->index) ||
+                plan_init(&loader->plan, loader->index, &resident->shape)))
         rc = error_set(err, STOW_NOMEM, "no memory for the table of %llu frames",
                        (unsigned long long)loader->index->n_frames);
     if (!rc)
         rc = reserve_room(loader, err);
     if (rc) {
-        free(loader->spans);
-        free(loader->plans);
+        plan_fini(&loader->plan);
         free(loader);
         return rc;
     }

@@ -2,7 +2,7 @@
  *
  * loader: an indexed source becomes a resident.
  *
- * The chunks are taken in frame order in spans of up to LOADER_SPAN_BYTES. Threads of libuv's pool read a
+ * The chunks are taken in frame order in spans of up to PLAN_SPAN_BYTES. Threads of libuv's pool read a
  * span and find the blocks of each chunk; the loop uploads bytes and block tables, has the device check
  * every LZ4 sequence, and marks the frames as servable when that is done. Several spans are under way at
  * once: reading, copying and checking overlap. On a device whose memory the host sees, a span is read
@@ -14,10 +14,9 @@
 #ifndef STOW_LOADER_H
 #define STOW_LOADER_H
 
+#include "plan.h"
 #include "source.h"
 #include "store.h"
-
-#define LOADER_SPAN_BYTES (UINT64_C(8) << 20)
 
 struct loader;
 

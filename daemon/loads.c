@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "loads.h"
 
+#include "bind.h"
 #include "loader.h"
 #include "metrics.h"
 #include "source.h"
@@ -128,79 +129,6 @@ static struct load *load_new(struct loads *loads, struct place *place, int fd,
                           .begun_ns = uv_hrtime()};
     loads->first = load;
     return load;
-}
-
-/* ---- names ---- */
-
-/* Whether the waiter's name may come to mean this resident. */
-static int name_is_free(const struct load *load, const struct waiter *waiter, struct name **in_use,
-                        struct stow_error *err)
-{
-    *in_use = store_find_own(load->loads->store, waiter->name, waiter->uid);
-    if (!*in_use || (*in_use)->resident == load->resident || waiter->replace ||
-        (*in_use)->resident->state == RESIDENT_EVICTED)
-        return 0;
-    const struct resident *other = (*in_use)->resident;
-    return error_set(err, STOW_EXISTS,
-                     "the name %s is in use for %s%s; choose another with --name, or give "
-                     "--replace",
-                     waiter->name, other->n_origins ? other->origins[0].path : "another source",
-                     load->changed ? " as it was before it changed" : "");
-}
-
-/* Some scans of n positions, the squarest first: "4x6, 6x4, 3x8, 8x3 ...". */
-static void write_scans(char *text, size_t room, uint64_t n)
-{
-    size_t used = 0, shown = 0;
-    uint64_t y = 1;
-    while (y * y < n && y < UINT32_MAX)
-        y++;
-    for (text[0] = '\0'; y && shown < 3 && used < room; y--) {
-        if (n % y || y * y > n)
-            continue;
-        unsigned long long a = y, b = n / y;
-        used +=
-            (size_t)snprintf(text + used, room - used, "%s%llux%llu", shown++ ? ", " : "", a, b);
-        if (a != b && used < room)
-            used += (size_t)snprintf(text + used, room - used, ", %llux%llu", b, a);
-    }
-}
-
-static int check_scan(const struct load *load, const struct waiter *waiter, struct stow_error *err)
-{
-    uint64_t n = load->resident->n_frames;
-    char fitting[128];
-    if (!waiter->scan_y || (n && n % waiter->scan_y == 0 && n / waiter->scan_y == waiter->scan_x))
-        return 0;
-    write_scans(fitting, sizeof(fitting), n);
-    return error_set(err, STOW_INVALID,
-                     "a scan of %llux%llu does not fit: %s has %llu frames, such as %s",
-                     (unsigned long long)waiter->scan_y, (unsigned long long)waiter->scan_x,
-                     load->path, (unsigned long long)n, *fitting ? fitting : "none");
-}
-
-static int bind_name(struct load *load, struct waiter *waiter, struct stow_error *err)
-{
-    struct name *in_use;
-    int rc = name_is_free(load, waiter, &in_use, err);
-    if (rc)
-        return rc;
-    rc = check_scan(load, waiter, err);
-    if (rc)
-        return rc;
-    if (in_use && in_use->resident != load->resident) {
-        store_unbind(load->loads->store, in_use);
-        in_use = NULL;
-    }
-    if (!in_use)
-        in_use = store_bind(load->loads->store, waiter->name, waiter->uid, waiter->gid,
-                            waiter->share, load->resident);
-    if (!in_use)
-        return error_set(err, STOW_NOMEM, "no memory for a name");
-    in_use->scan_y = waiter->scan_y;
-    in_use->scan_x = waiter->scan_x;
-    in_use->share = waiter->share;
-    return 0;
 }
 
 /* ---- telling the waiters ---- */
@@ -353,7 +281,7 @@ static void bind_names(struct load *load)
     for (struct waiter *waiter = load->waiters, *next; waiter; waiter = next) {
         next = waiter->next;
         struct stow_error err = {.code = 0};
-        if (bind_name(load, waiter, &err))
+        if (bind_name(load->loads->store, waiter, load->resident, load->path, load->changed, &err))
             end_waiter(load, waiter, &err);
     }
 }
@@ -464,18 +392,15 @@ static void checked(struct load *load)
     if (load->resident->state == RESIDENT_EVICTED) /* while the client opened its files */
         load->changed = true;
     if (!load->changed) {
-        if (!bind_name(load, waiter, &err))
+        if (!bind_name(load->loads->store, waiter, load->resident, load->path, load->changed, &err))
             load->resident->last_used_ns = uv_hrtime();
         load->state = LOAD_OVER;
         end_waiter(load, waiter, &err);
         load_free(load);
         return;
     }
-    struct name *in_use = store_find_own(load->loads->store, waiter->name, waiter->uid);
-    struct resident *old = load->resident;
-    load->resident = NULL; /* a name for the old content is in the way */
-    int rc = name_is_free(load, waiter, &in_use, &err);
-    load->resident = old;
+    /* A name for the old content is in the way. */
+    int rc = bind_check(load->loads->store, waiter, NULL, true, &err);
     if (!rc)
         rc = begin_index(load, waiter->uid, &err);
     if (rc)
@@ -535,7 +460,9 @@ static void add_waiter(struct load *load, struct waiter *waiter)
 static int join(struct load *load, int fd, struct waiter *waiter, struct stow_error *err)
 {
     close(fd);
-    int rc = load->state == LOAD_LOADING ? bind_name(load, waiter, err) : 0;
+    int rc = load->state == LOAD_LOADING
+                 ? bind_name(load->loads->store, waiter, load->resident, load->path, false, err)
+                 : 0;
     if (!rc)
         add_waiter(load, waiter);
     return rc;
@@ -592,7 +519,8 @@ int load_begin(struct loads *loads, struct place *place, int fd, const struct lo
                          options->path);
     }
     struct origin master = origin_of(&st);
-    struct resident *same = store_find_origin(loads->store, place, &master, options->dataset);
+    struct resident *same =
+        store_find_origin(loads->store, place, &master, options->dataset, options->allow_gaps);
     struct load *loading = same ? find_loading(loads, same) : NULL;
     /* The master alone proves no right to the other files, and whoever joins may be asked for them: somebody
      * else loads for himself. */
@@ -605,7 +533,6 @@ int load_begin(struct loads *loads, struct place *place, int fd, const struct lo
     if (!load)
         return error_set(err, STOW_NOMEM, "no memory to load an acquisition");
     add_waiter(load, waiter);
-    struct name *in_use;
     int rc;
     if (same) {
         load->resident = same;
@@ -613,7 +540,7 @@ int load_begin(struct loads *loads, struct place *place, int fd, const struct lo
         load->state = LOAD_CHECKING;
         rc = check_next_turn(load, err);
     } else {
-        rc = name_is_free(load, waiter, &in_use, err);
+        rc = bind_check(loads->store, waiter, NULL, false, err);
         if (!rc)
             rc = begin_index(load, waiter->uid, err);
     }

@@ -22,7 +22,7 @@
 #define READER_WINDOW 32 /* files asked for and not yet answered */
 #define READER_PATH 4096 /* bytes of a path, with its NUL */
 #define READER_MAX_FILES 100000u
-#define READER_MAX_FRAMES (UINT64_C(1) << 25)
+#define READER_MAX_FRAMES (UINT64_C(1) << 23)
 #define READER_NOT_REGULAR (-1) /* in code of FILE, where otherwise an errno is */
 
 enum reader_msg_type {

@@ -200,7 +200,7 @@ static int open_places(struct server *server, const struct config *config, struc
         struct place_options options = {.device = config->devices[i],
                                         .max_bytes = config->max_bytes,
                                         .threads = config->threads ? config->threads : n_cores(),
-                                        .staging_bytes = LOADER_SPAN_BYTES};
+                                        .staging_bytes = PLAN_SPAN_BYTES};
         place->on_lost = on_lost;
         place->data = server;
         int rc = place_open(place, &server->loop, &options, err);

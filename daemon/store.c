@@ -393,11 +393,12 @@ bool origin_same(const struct origin *a, const struct origin *b)
 }
 
 struct resident *store_find_origin(struct store *store, const struct place *place,
-                                   const struct origin *master, const char *dataset)
+                                   const struct origin *master, const char *dataset,
+                                   bool allow_gaps)
 {
     for (struct resident *r = store->residents; r; r = r->next) {
-        bool usable =
-            r->state != RESIDENT_EVICTED && !r->failure.code && r->n_origins && r->place == place;
+        bool usable = r->state != RESIDENT_EVICTED && !r->failure.code && r->n_origins &&
+                      (allow_gaps || !r->has_gaps) && r->place == place;
         bool same_dataset = dataset ? r->dataset && strcmp(dataset, r->dataset) == 0 : !r->dataset;
         if (usable && same_dataset && origin_same(&r->origins[0], master))
             return r;

@@ -85,7 +85,7 @@ struct resident {
     uint64_t det_y, det_x, scan_y, scan_x;
     struct frame_shape shape;
     uint64_t n_frames, n_loaded;
-    bool has_expected;
+    bool has_expected, has_gaps; /* gaps: a file between others is missing, and was to be */
     uint64_t expected;
     char *dataset;          /* as asked for; NULL: found */
     struct origin *origins; /* [n_origins], the master first */
@@ -196,9 +196,11 @@ struct name *store_bind(struct store *store, const char *text, uid_t uid, gid_t 
                         enum stow_share share, struct resident *resident);
 void store_unbind(struct store *store, struct name *name);
 
-/* A resident that was read from this master (and dataset, NULL: found), and is not evicted. */
+/* A resident that was read from this master (and dataset, NULL: found), and is not evicted. One with gaps only for
+ * those who allow them. */
 struct resident *store_find_origin(struct store *store, const struct place *place,
-                                   const struct origin *master, const char *dataset);
+                                   const struct origin *master, const char *dataset,
+                                   bool allow_gaps);
 bool origin_same(const struct origin *a, const struct origin *b);
 
 const char *residence_name(enum residence state);

@@ -273,7 +273,8 @@ static int ask_within(struct stow_client *client, Stow__Request *request, const 
         return rc;
     *answer = client->answer;
     client->answer = (struct answer){.message = NULL};
-    if (kind != STOW__REPLY__BODY_LOAD) /* what follows that reply is for a load that has no number yet */
+    if (kind !=
+        STOW__REPLY__BODY_LOAD) /* what follows that reply is for a load that has no number yet */
         slots_settle(client);
     if (answer->reply->body_case == kind)
         return 0;

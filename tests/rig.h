@@ -69,7 +69,7 @@ static inline struct piece *rig_piece(struct rig *rig, struct resident *resident
     struct piece *piece = NULL;
     bool done = false;
     *rc = resident_add_piece(resident, bytes, rig_done, &done, &piece, shortage);
-    for (int i = 0; i < 10000 && !*rc && !done; i++)
+    while (!*rc && !done) /* not so many turns: the request lies on this stack */
         uv_run(&rig->loop, UV_RUN_NOWAIT);
     if (!*rc)
         *rc = piece->request.status;

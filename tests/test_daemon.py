@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import make_h5
-from conftest import BIN, DEVICE, SLOW, Raw, call, environment, field, sha256, tool, wait_for
+from conftest import BIN, DEVICE, SLOW, Raw, call, environment, field, fields, sha256, tool, wait_for
 
 
 def test_start_and_stop(start):
