@@ -436,14 +436,32 @@ static void begin_check(struct load *load)
 
 /* ---- begin, leave ---- */
 
-static struct load *find_loading(struct loads *loads, const struct resident *resident)
+/* The load under way of this source that the waiter may join. Another user's is none, not for an admin either:
+ * which files stand for the shards is that user's word, and cannot be compared before it is done. */
+static struct load *find_loading(struct loads *loads, const struct place *place,
+                                 const struct origin *master, const struct load_options *options,
+                                 const struct waiter *waiter)
 {
     for (struct load *load = loads->first; load; load = load->next) {
-        if (load->resident == resident &&
-            (load->state == LOAD_INDEXING || load->state == LOAD_LOADING))
+        bool running = load->state == LOAD_INDEXING || load->state == LOAD_LOADING;
+        if (running && load->resident->owner == waiter->uid &&
+            resident_is_of(load->resident, place, master, options->dataset, options->allow_gaps))
             return load;
     }
     return NULL;
+}
+
+/* The whole resident of this source: that which the waiter's name means already, else any. There are two where
+ * two users loaded at once. */
+static struct resident *find_whole(struct loads *loads, const struct place *place,
+                                   const struct origin *master, const struct load_options *options,
+                                   const struct waiter *waiter)
+{
+    const struct name *own = store_find_own(loads->store, waiter->name, waiter->uid);
+    if (own && resident_is_whole(own->resident) &&
+        resident_is_of(own->resident, place, master, options->dataset, options->allow_gaps))
+        return own->resident;
+    return store_find_origin(loads->store, place, master, options->dataset, options->allow_gaps);
 }
 
 static void add_waiter(struct load *load, struct waiter *waiter)
@@ -519,15 +537,10 @@ int load_begin(struct loads *loads, struct place *place, int fd, const struct lo
                          options->path);
     }
     struct origin master = origin_of(&st);
-    struct resident *same =
-        store_find_origin(loads->store, place, &master, options->dataset, options->allow_gaps);
-    struct load *loading = same ? find_loading(loads, same) : NULL;
-    /* The master alone proves no right to the other files, and whoever joins may be asked for them: somebody
-     * else loads for himself. */
-    if (loading && waiter->uid != same->owner && !uid_is_admin(waiter->uid))
-        same = NULL;
-    *shared = same != NULL;
-    if (same && loading)
+    struct load *loading = find_loading(loads, place, &master, options, waiter);
+    struct resident *same = loading ? NULL : find_whole(loads, place, &master, options, waiter);
+    *shared = loading || same;
+    if (loading)
         return join(loading, fd, waiter, err);
     struct load *load = load_new(loads, place, fd, options);
     if (!load)

@@ -392,15 +392,25 @@ bool origin_same(const struct origin *a, const struct origin *b)
     return a->dev == b->dev && a->ino == b->ino && a->size == b->size && a->mtime_ns == b->mtime_ns;
 }
 
+bool resident_is_whole(const struct resident *r)
+{
+    return r->state == RESIDENT_COMPLETE || r->state == RESIDENT_DAMAGED;
+}
+
+bool resident_is_of(const struct resident *r, const struct place *place,
+                    const struct origin *master, const char *dataset, bool allow_gaps)
+{
+    bool same_dataset = dataset ? r->dataset && strcmp(dataset, r->dataset) == 0 : !r->dataset;
+    return same_dataset && !r->failure.code && r->place == place && r->n_origins &&
+           (allow_gaps || !r->has_gaps) && origin_same(&r->origins[0], master);
+}
+
 struct resident *store_find_origin(struct store *store, const struct place *place,
                                    const struct origin *master, const char *dataset,
                                    bool allow_gaps)
 {
     for (struct resident *r = store->residents; r; r = r->next) {
-        bool usable = r->state != RESIDENT_EVICTED && !r->failure.code && r->n_origins &&
-                      (allow_gaps || !r->has_gaps) && r->place == place;
-        bool same_dataset = dataset ? r->dataset && strcmp(dataset, r->dataset) == 0 : !r->dataset;
-        if (usable && same_dataset && origin_same(&r->origins[0], master))
+        if (resident_is_whole(r) && resident_is_of(r, place, master, dataset, allow_gaps))
             return r;
     }
     return NULL;

@@ -196,8 +196,12 @@ struct name *store_bind(struct store *store, const char *text, uid_t uid, gid_t 
                         enum stow_share share, struct resident *resident);
 void store_unbind(struct store *store, struct name *name);
 
-/* A resident that was read from this master (and dataset, NULL: found), and is not evicted. One with gaps only for
- * those who allow them. */
+/* All its frames are in memory, or told to be bad. */
+bool resident_is_whole(const struct resident *resident);
+/* It is read from this master (and dataset, NULL: found), and has not failed. */
+bool resident_is_of(const struct resident *resident, const struct place *place,
+                    const struct origin *master, const char *dataset, bool allow_gaps);
+/* A whole resident of this master. One with gaps only for those who allow them. */
 struct resident *store_find_origin(struct store *store, const struct place *place,
                                    const struct origin *master, const char *dataset,
                                    bool allow_gaps);

@@ -109,6 +109,8 @@ static void test_origins(struct rig *rig)
     resident->n_origins = 1;
     resident->origins[0] = master;
     resident->origins[0].path = strdup("/a");
+    CHECK(!store_find_origin(&rig->store, &rig->place, &master, NULL, true)); /* not whole yet */
+    resident->state = RESIDENT_COMPLETE;
     CHECK(store_find_origin(&rig->store, &rig->place, &master, NULL, true) == resident);
     CHECK(!store_find_origin(&rig->store, &rig->place, &master, "/entry/data", true));
     CHECK(!store_find_origin(&rig->store, NULL, &master, NULL, true));

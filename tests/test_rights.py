@@ -2,11 +2,12 @@
 """Who asks for what is resident already must hold every file of it, open for reading."""
 import os
 import struct
+from pathlib import Path
 
 import pytest
 
 import make_h5
-from conftest import Raw, field, fields
+from conftest import Raw, field, fields, sha256, wait_for
 from test_protocol import FILES, LOAD
 
 NEED_FILES, LOADED = 1, 3
@@ -83,3 +84,41 @@ def test_master_not_for_reading(raw, master):
     fd = os.open(master, os.O_PATH)
     assert raw.refused(LOAD, field(1, "unreadable") + field(2, master), [fd])[0] == 15  # DENIED
     os.close(fd)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
+def test_a_strangers_load_is_not_in_the_way(start, folder):
+    """While a stranger holds up a load of the same master: an admin loads for himself and gets the true counts,
+    a second client joins the first, and the name stays that source's."""
+    a = make_h5.counts(6, 8, 8)
+    path = make_h5.master(folder, a)
+    d = start()
+    for p in (folder, d.folder, *folder.rglob("*")):
+        p.chmod(0o777)
+    os.chmod(d.socket, 0o666)
+    with open(path, "rb") as f:
+        pid = os.fork()
+        if pid == 0:
+            os.setgroups([]), os.setgid(65534), os.setuid(65534)
+            with Raw(d) as raw:
+                load = raw.ask(3, field(1, "evil") + field(2, str(path)), [f.fileno()])[5][1][0]
+                for i in range(2):
+                    need = fields(raw.event(1)[2][0])
+                    (folder / f"asked{i}").touch()
+                    wait_for((folder / "go").exists)
+                    with open(folder / Path(need[2][0].decode()).name, "rb") as shard:
+                        raw.ask(4, field(1, load) + field(2, field(1, need[1][0])), [shard.fileno()])
+                raw.event(3)
+                (folder / "done").touch()
+            os._exit(0)
+        try:
+            wait_for((folder / "asked0").exists)
+            assert d.cli("load", path, "--name", "mine", timeout=10).returncode == 0
+            assert d.digest("mine")[0] == sha256(a)
+            (folder / "go").touch()
+            wait_for((folder / "done").exists)
+            res = d.cli("load", path, "--name", "mine")
+            assert res.returncode == 0, res.stderr
+        finally:
+            (folder / "go").touch()
+            os.waitpid(pid, 0)
