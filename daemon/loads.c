@@ -295,7 +295,8 @@ static void load_cancel(struct load *load)
         load_fail(load, &err);
         return;
     }
-    load->resident->failure = err; /* from here on nobody joins it */
+    load->resident->failure = err; /* from here on nobody joins it, */
+    take_names_back(load);         /* and its names may mean the next load of the same source */
     loader_cancel(load->loader);   /* on_loaded follows */
 }
 

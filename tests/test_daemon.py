@@ -232,6 +232,25 @@ def test_two_clients_share_one_load(start, simulated):
     assert d.digest("a") == truth
 
 
+def test_load_anew_what_another_gives_up(start, folder):
+    """While a load is being cancelled its name is free for the next one of the same source."""
+    a = make_h5.counts(6000, 64, 64)
+    path = make_h5.plain(folder / "again.h5", a)
+    d = start()
+    for _ in range(10):
+        with Raw(d) as first, Raw(d) as second, open(path, "rb") as f:
+            body = field(1, "again") + field(2, str(path))
+            load = first.ask(3, body, [f.fileno()])[5][1][0]
+            wait_for(lambda: 7 in first.ask(7, field(1, "again")), 10, "the name is there")
+            first.send(5, field(1, load))
+            reply = second.ask(3, body, [f.fileno()])
+            assert 5 in reply, reply
+            loaded = second.event(3)
+            assert 3 in loaded, fields(loaded[2][0])
+        assert d.digest("again")[0] == sha256(a)
+        assert d.cli("unload", "again").returncode == 0
+
+
 def test_streams_while_loading(start, simulated):
     """Frames are served while the rest is still on its way; all of them are right."""
     path, truth = simulated("--scan", "40x40", "--shards", "2")
