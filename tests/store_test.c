@@ -74,11 +74,11 @@ static void test_visible(struct rig *rig)
         gid_t gid;
         bool seen;
     } cases[] = {
-        {STOW_SHARE_USER, 1001, 200, true},   {STOW_SHARE_USER, 1001, 201, true},
-        {STOW_SHARE_USER, 1002, 200, false},  {STOW_SHARE_USER, 1002, 201, false},
-        {STOW_SHARE_GROUP, 1001, 201, true},  {STOW_SHARE_GROUP, 1002, 200, true},
-        {STOW_SHARE_GROUP, 1002, 201, false}, {STOW_SHARE_ALL, 1002, 201, true},
-        {STOW_SHARE_USER, 0, 0, true},        {STOW_SHARE_GROUP, 0, 0, true},
+        {STOW_SHARE_USER, 1000001, 200, true},   {STOW_SHARE_USER, 1000001, 201, true},
+        {STOW_SHARE_USER, 1000002, 200, false},  {STOW_SHARE_USER, 1000002, 201, false},
+        {STOW_SHARE_GROUP, 1000001, 201, true},  {STOW_SHARE_GROUP, 1000002, 200, true},
+        {STOW_SHARE_GROUP, 1000002, 201, false}, {STOW_SHARE_ALL, 1000002, 201, true},
+        {STOW_SHARE_USER, 0, 0, true},           {STOW_SHARE_GROUP, 0, 0, true},
     };
     struct resident *resident = resident_new(&rig->store, &rig->place, ann);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
