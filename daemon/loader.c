@@ -396,9 +396,8 @@ static void finish(struct loader *loader)
     bool all = resident->n_loaded == resident->n_frames;
     assert(err.code || all);
     if (!err.code) {
-        uint64_t forms[STOW_N_FORMS];
-        resident_forms(resident, forms);
-        resident->state = forms[STOW_FORM_BAD] ? RESIDENT_DAMAGED : RESIDENT_COMPLETE;
+        resident_settle(resident);
+        resident->state = resident->forms[STOW_FORM_BAD] ? RESIDENT_DAMAGED : RESIDENT_COMPLETE;
         resident->last_used_ns = uv_hrtime();
     } else {
         resident->failure = err;

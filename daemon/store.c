@@ -181,8 +181,18 @@ void resident_time(struct resident *resident, const char *stage, double ms)
         resident->timings[resident->n_timings++] = (struct timing){.stage = stage, .ms = ms};
 }
 
+void resident_settle(struct resident *resident)
+{
+    resident_forms(resident, resident->forms);
+    resident->settled = true;
+}
+
 void resident_forms(const struct resident *resident, uint64_t *forms)
 {
+    if (resident->settled) {
+        memcpy(forms, resident->forms, sizeof(resident->forms));
+        return;
+    }
     memset(forms, 0, STOW_N_FORMS * sizeof(*forms));
     for (uint64_t i = 0; resident->frames && i < resident->n_frames; i++) {
         if (resident->frames[i].form < STOW_N_FORMS)

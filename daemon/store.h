@@ -93,7 +93,9 @@ struct resident {
     char **warnings;
     size_t n_warnings;
     /* how it is kept */
-    struct frame *frames;    /* [n_frames] */
+    struct frame *frames;         /* [n_frames] */
+    uint64_t forms[STOW_N_FORMS]; /* frames in each, once all are settled */
+    bool settled;
     uint64_t frames_charged; /* of the place's budget, for that table */
     struct fault *faults;    /* [n_faults] in no order */
     size_t n_faults, faults_room;
@@ -150,6 +152,9 @@ const char *resident_fault_text(const struct resident *resident, uint64_t id);
 void resident_warn(struct resident *resident, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void resident_time(struct resident *resident, const char *stage, double ms);
+
+/* Every frame is loaded, or bad: their forms do not change any more. */
+void resident_settle(struct resident *resident);
 
 /* Frames in each form so far, [STOW_N_FORMS]; pending ones count nowhere. */
 void resident_forms(const struct resident *resident, uint64_t *forms);

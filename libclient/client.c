@@ -325,8 +325,17 @@ static int find_socket(const char *given, struct sockaddr_un *where, struct stow
     return 0;
 }
 
+static bool is_socket(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISSOCK(st.st_mode);
+}
+
 static int connect_error(const char *path, int why, struct stow_error *err)
 {
+    if (why == ECONNREFUSED &&
+        !is_socket(path)) /* what the kernel says of a file of another kind */
+        why = ENOTSOCK;
     switch (why) {
     case ENOENT:
     case ENOTDIR: return error_set(err, STOW_NODAEMON, "no daemon at %s: start framestowd", path);
@@ -336,7 +345,8 @@ static int connect_error(const char *path, int why, struct stow_error *err)
     case EACCES:
     case EPERM:
         return error_set(err, STOW_DENIED,
-                         "no permission on %s: join the group framestow and log in again", path);
+                         "no permission on %s: join its group (ls -l tells which) and log in again",
+                         path);
     case EPROTOTYPE:
     case ENOTSOCK: return error_set(err, STOW_NODAEMON, "%s is not a socket of framestowd", path);
     default:

@@ -33,6 +33,13 @@ def test_no_daemon_is_exit_3(folder):
         assert res.returncode == 3 and res.stderr, f"{command}: {res}"
 
 
+def test_socket_that_is_a_file(folder):
+    """It is called what it is, not the socket of a dead daemon."""
+    (folder / "s").write_text("notes")
+    res = call([tool("framestow"), "--socket", folder / "s", "ls"])
+    assert res.returncode == 3 and "not a socket" in res.stderr, res
+
+
 def test_socket_path_too_long_is_usage(folder):
     res = call([tool("framestow"), "--socket", folder / ("x" * 200), "ls"])
     assert res.returncode == 2 and res.stderr

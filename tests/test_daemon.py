@@ -328,6 +328,8 @@ def test_eviction(start, simulated):
             assert d.digest("n0", "0")[1] == 1  # so n1 is the one used longest ago
     states = {a["name"]: a["state"] for a in d.json("ls")}
     assert states == {"n0": "complete", "n1": "evicted", "n2": "complete"}
+    info = d.json("info", "n1")
+    assert sum(info["forms"].values()) == info["frames"] == 1024 and info["bytes"]["resident"] == 0
     res = d.cli("frames", "n1", "--digest")
     assert res.returncode == 1 and "load" in res.stderr, res
     assert d.stat("evictions_total") == 1
