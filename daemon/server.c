@@ -3,6 +3,7 @@
 
 #include "loader.h"
 #include "session.h"
+#include "source.h"
 
 #define LOG_MODULE "server"
 #include "log.h"
@@ -304,7 +305,8 @@ static bool run_out(struct server *server)
     uint64_t end_ns = uv_hrtime() + DRAIN_MS * UINT64_C(1000000);
     loads_clear(&server->loads);
     store_clear(&server->store);
-    while (!server->lost && (!store_is_idle(&server->store) || server->loads.first)) {
+    while (!server->lost &&
+           (!store_is_idle(&server->store) || server->loads.first || source_count())) {
         if (uv_hrtime() > end_ns)
             return false;
         uv_run(&server->loop, UV_RUN_ONCE); /* the timer of the drain turns it */

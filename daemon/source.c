@@ -50,6 +50,13 @@ struct source {
     struct reader_msg msg; /* 8 KiB of room for one message */
 };
 
+static unsigned n_sources;
+
+unsigned source_count(void)
+{
+    return n_sources;
+}
+
 static void on_poll(uv_poll_t *poll, int status, int events);
 
 /* ---- the end, good or bad -------------------------------------------------------------------- */
@@ -57,8 +64,10 @@ static void on_poll(uv_poll_t *poll, int status, int events);
 static void on_closed(uv_handle_t *handle)
 {
     struct source *source = handle->data;
-    if (--source->open_handles == 0)
+    if (--source->open_handles == 0) {
         free(source);
+        n_sources--;
+    }
 }
 
 static void kill_child(struct source *source)
@@ -563,6 +572,7 @@ int source_open(struct source **source_out, uv_loop_t *loop, int master_fd,
     uv_timer_init(loop, &source->timer);
     source->poll.data = source->timer.data = source;
     source->open_handles = 2;
+    n_sources++;
     source->socket = ends[0];
     status = start(source, loop, options, program, ends[1], err);
     close(ends[1]);

@@ -105,6 +105,9 @@ const struct source_index *source_index(const struct source *source);
  * The struct itself goes when libuv has let go of its handles. */
 void source_close(struct source *source);
 
+/* Sources that are not gone: open, or closed and their killed child not reaped yet. Zero before the loop ends. */
+unsigned source_count(void);
+
 /* Whether framestow-reader can be started: its path into *path (512 bytes). For framestowd's
  * start. */
 int source_find_reader(char *path, size_t room, struct stow_error *err);

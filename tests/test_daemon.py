@@ -20,7 +20,7 @@ from conftest import BIN, DEVICE, SLOW, Raw, call, environment, field, fields, s
 def test_start_and_stop(start):
     d = start()
     assert stat.S_ISSOCK(os.stat(d.socket).st_mode) and os.stat(d.socket).st_mode & 0o777 == 0o660
-    assert d.stop() == 0
+    assert d.stop() == 0, d.log()
     assert not os.path.exists(d.socket)
 
 
@@ -92,7 +92,7 @@ def test_sd_notify(start, folder):
     assert "STOPPING=1" not in notify.lines
     d.process.send_signal(signal.SIGTERM)
     wait_for(lambda: notify.has("STOPPING=1"), 5, "STOPPING=1")
-    assert d.stop() == 0
+    assert d.stop() == 0, d.log()
 
 
 ACTIVATE = "import os, sys; os.dup2(int(sys.argv[1]), 3, inheritable=True); os.environ['LISTEN_PID'] = " \
@@ -107,7 +107,7 @@ def test_socket_activation(start, folder):
     d = start(wrapper=[sys.executable, "-c", ACTIVATE, listener.fileno()], pass_fds=[listener.fileno()],
               socket_path=folder / "given")
     assert d.cli("ls").returncode == 0
-    assert d.stop() == 0
+    assert d.stop() == 0, d.log()
     assert os.path.exists(folder / "given")
 
 
@@ -153,7 +153,7 @@ def test_sigterm_says_so_to_who_loads(start, folder):
         d.process.send_signal(signal.SIGTERM)
         assert fields(raw.event(3)[2][0])[1] == [25]  # SHUTDOWN
         raw.event(6)
-    assert d.stop() == 0
+    assert d.stop() == 0, d.log()
 
 
 def test_killed_consumer(start, simulated):

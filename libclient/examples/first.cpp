@@ -10,9 +10,7 @@ int main(int argc, char **argv)
     struct stow_info *info = nullptr;
     if (!client || stow_load(client, argc > 1 ? argv[1] : "", nullptr, &info))
         return std::fprintf(stderr, "%s\n", client ? stow_last_error(client)->text : err.text), 1;
-    stow_stream_options options = {};
-    options.size = sizeof(options), options.memory = STOW_HOST_FD;
-    stow_stream *stream = stow_stream_open(client, info->name, &options);
+    stow_stream *stream = stow_stream_open(client, info->name, nullptr);
     const stow_batch *batch;
     unsigned long long frames = 0, hash = 0xcbf29ce484222325;
     for (; stream && stow_stream_next(stream, &batch, -1) > 0; stow_stream_release(stream, batch)) {
