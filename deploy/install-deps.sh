@@ -1,4 +1,6 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
 # The one list of packages that Framestow needs, for Debian 12 and Ubuntu 24.04.
 #
 #   deploy/install-deps.sh [build|demo|test|all] [--print]

@@ -1,4 +1,6 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
 # Makes an installed tree that may be copied to another machine and run there, under any path, where neither
 # compiler nor most libraries are installed (Ubuntu 24.04 or Debian 12; a CUDA driver for cuda:N). HDF5's
 # serial run time (libhdf5-103*) must be there: it brings curl and more, which is too much to carry.

@@ -1,4 +1,6 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
 # Everything that can be tested without a GPU, in one go: the ordinary build and its tests, clang, the format,
 # the sanitizers, the fuzzers. Ends with "N passed, N failed[, N skipped]", and not with 0 if anything failed.
 #

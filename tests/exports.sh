@@ -1,4 +1,6 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
 # libframestow exports the functions of framestow.h, all of them and nothing else.
 #
 #   tests/exports.sh HEADER LIBRARY

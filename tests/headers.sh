@@ -1,4 +1,6 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
 # Each header compiles alone: as C11, and those that C++ and CUDA see as C++17 too.
 #
 #   tests/headers.sh SOURCE_ROOT BUILD_ROOT CC CXX CUDA_INCLUDE [FLAGS...]
