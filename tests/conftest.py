@@ -62,6 +62,14 @@ def wait_for(condition, seconds=10, what="condition"):
         time.sleep(0.01)
 
 
+def no_more(now, before):
+    """Nothing is left over: each number, of tuples in tuples too, is at most what it was. Not equal: a connection
+    that was about to close may have been counted before."""
+    if isinstance(before, tuple):
+        return all(no_more(n, b) for n, b in zip(now, before))
+    return now <= before
+
+
 def sha256(array):
     return hashlib.sha256(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()).hexdigest()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import make_h5
-from conftest import SLOW, sha256, tool, wait_for
+from conftest import SLOW, no_more, sha256, tool, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def other(daemon, tmp_path_factory):
 def calm(daemon, other):
     before = daemon.settled(), daemon.stat("used_bytes")
     yield
-    wait_for(lambda: (daemon.settled(), daemon.stat("used_bytes")) == before, 10, f"all as before {before}")
+    wait_for(lambda: no_more((daemon.settled(), daemon.stat("used_bytes")), before), 10, f"all as before {before}")
     wait_for(lambda: not daemon.children(), 10, "no reader is left")
     assert daemon.digest("other")[0] == other
 
@@ -258,7 +258,7 @@ def test_reader_that_fails(start, folder, how):
     for _ in range(3):
         res = d.cli("load", path, timeout=30)
         assert res.returncode == 1 and "a.h5" in res.stderr, res
-    wait_for(lambda: (d.settled(), d.stat("used_bytes")) == before, 10, "all as before")
+    wait_for(lambda: no_more((d.settled(), d.stat("used_bytes")), before), 10, "all as before")
     wait_for(lambda: not d.children(), 10, "no reader is left")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import make_h5
-from conftest import BIN, DEVICE, SLOW, Raw, call, environment, field, fields, sha256, tool, wait_for
+from conftest import BIN, DEVICE, SLOW, Raw, call, environment, field, fields, no_more, sha256, tool, wait_for
 
 
 def test_start_and_stop(start):
@@ -173,7 +173,7 @@ def test_killed_consumer(start, simulated):
         victim.wait()
     out, err = other.communicate(timeout=60 * SLOW)
     assert other.returncode == 0 and out.split()[0] == truth[0], err
-    wait_for(lambda: (d.settled(), d.stat("used_bytes")) == before, 10, f"all as before {before}")
+    wait_for(lambda: no_more((d.settled(), d.stat("used_bytes")), before), 10, f"all as before {before}")
     assert before[0][0] == 0
     assert d.digest("a") == truth
 
@@ -277,7 +277,7 @@ def test_interrupted_load_leaves_nothing(start, simulated):
             loading.communicate(timeout=20 * SLOW)
             d.cli("unload", "a")  # it may have been done by then
             wait_for(lambda: not d.children(), 10, "the reader ends")
-    wait_for(lambda: (d.settled(), d.stat("used_bytes")) == before, 10,
+    wait_for(lambda: no_more((d.settled(), d.stat("used_bytes")), before), 10,
              f"all as before {before}, not {d.settled(), d.stat('used_bytes')}")
     d.load(path, "--name", "a")
     assert d.digest("a") == truth
@@ -417,7 +417,7 @@ def test_connections_come_and_go(start, folder):
         t.start()
     for t in threads:
         t.join()
-    wait_for(lambda: d.settled() == before, 10, "descriptors as before")
+    wait_for(lambda: no_more(d.settled(), before), 10, "descriptors as before")
 
 
 def test_examples(start, folder):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import make_h5
-from conftest import Raw, call, field, fields, sha256, wait_for
+from conftest import Raw, call, field, fields, no_more, sha256, wait_for
 
 # Codes, and body numbers, of proto/framestow.proto
 INVALID, STATE, UNKNOWN, UNSUPPORTED, RANGE, DEVICE, VERSION, STALE, NOROOM = 5, 6, 7, 10, 11, 4, 17, 18, 9
@@ -33,7 +33,7 @@ def calm(daemon):
     """Whatever the test does, nothing is left over and the daemon serves on."""
     before = daemon.settled()
     yield
-    wait_for(lambda: daemon.settled() == before, 10, f"leases, streams, descriptors as before {before}")
+    wait_for(lambda: no_more(daemon.settled(), before), 10, f"leases, streams, descriptors as before {before}")
 
 
 def test_protocol_client(daemon, acquisition):
