@@ -5,6 +5,7 @@
 #include "log.h"
 
 #include <assert.h>
+#include <string.h>
 
 static void wake(void *data)
 {
@@ -95,12 +96,16 @@ static int open_lanes(struct place *place, struct stow_error *err)
         rc = lane_open(&place->urgent, place->device, LANE_URGENT, err);
     for (int i = 0; !rc && i < PLACE_N_BULK; i++)
         rc = lane_open(&place->bulk[i], place->device, LANE_BULK, err);
+    for (int i = 0; !rc && i < PLACE_N_ENCODING; i++)
+        rc = lane_open(&place->encoding[i], place->device, LANE_BULK, err);
     return rc;
 }
 
 static void close_lanes(struct place *place)
 {
-    struct lane *lanes[] = {place->loading, place->urgent, place->bulk[0], place->bulk[1]};
+    struct lane *lanes[2 + PLACE_N_BULK + PLACE_N_ENCODING] = {place->loading, place->urgent};
+    memcpy(lanes + 2, place->bulk, sizeof(place->bulk));
+    memcpy(lanes + 2 + PLACE_N_BULK, place->encoding, sizeof(place->encoding));
     for (size_t i = 0; i < sizeof(lanes) / sizeof(lanes[0]); i++) {
         if (lanes[i])
             lane_close(lanes[i]);

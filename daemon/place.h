@@ -15,6 +15,7 @@
 #include <uv.h>
 
 #define PLACE_N_BULK 2
+#define PLACE_N_ENCODING 2
 #define PLACE_SPIN_NS 200000u
 /* A launch of up to so many frames takes the urgent lane. */
 #define PLACE_URGENT_FRAMES 64u
@@ -28,7 +29,7 @@ struct place_retry {
 
 struct place {
     struct device *device;
-    struct lane *loading, *urgent, *bulk[PLACE_N_BULK];
+    struct lane *loading, *urgent, *bulk[PLACE_N_BULK], *encoding[PLACE_N_ENCODING];
     unsigned next_bulk;
     struct staging staging;         /* GPU only */
     uint64_t max_bytes, used_bytes; /* budget, and what is counted against it */

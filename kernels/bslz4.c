@@ -11,6 +11,7 @@
  * nothing. Every function here may be called from any thread. */
 #include "bslz4.h"
 
+#include "counts.h"
 #include "error.h"
 
 #include <stdlib.h>
@@ -353,6 +354,7 @@ int decode_frame(const struct decode_job *job, const struct frame_shape *shape,
 {
     switch (job->form) {
     case STOW_FORM_BSLZ4: return decode_bslz4(job, shape, err);
+    case STOW_FORM_COUNTS: return counts_decode(job, shape, err);
     case STOW_FORM_RAW: return copy_raw(job, shape, err);
     case STOW_FORM_FILL:
         if (job->dst)

@@ -265,8 +265,8 @@ static __device__ bool decode_plain(const struct decode_job *job, const struct f
 
 /* A warp for each of n_spans spans of each frame, n_units in all. */
 static __global__ void __launch_bounds__(BLOCK_WARPS *WARP, BLOCKS_AT_ONCE)
-    decode_frames(int32_t *status, const struct decode_job *jobs, uint32_t n_units,
-                  uint32_t n_spans, struct frame_shape shape)
+    decode_frames(int32_t *status, const struct decode_job *jobs, const uint32_t *picks,
+                  uint32_t n_units, uint32_t n_spans, struct frame_shape shape)
 {
     __shared__ __align__(16) uint8_t buffers[BLOCK_WARPS][BEFORE_WINDOW + WINDOW_BYTES];
     uint8_t *window = buffers[threadIdx.y] + BEFORE_WINDOW;
@@ -274,6 +274,8 @@ static __global__ void __launch_bounds__(BLOCK_WARPS *WARP, BLOCKS_AT_ONCE)
     uint32_t frame = unit / n_spans, span = unit % n_spans;
     if (unit >= n_units)
         return;
+    if (picks)
+        frame = picks[frame];
     struct decode_job job = jobs[frame];
     struct bslz4_layout layout = {0, 0, 0, 0};
 
@@ -292,7 +294,8 @@ static __global__ void __launch_bounds__(BLOCK_WARPS *WARP, BLOCKS_AT_ONCE)
 /* ---- launchers ------------------------------------------------------------------------------------ */
 
 extern "C" cudaError_t launch_decode(int32_t *status_dev, const struct decode_job *jobs_dev,
-                                     size_t n, struct frame_shape shape, cudaStream_t stream)
+                                     const uint32_t *picks_dev, size_t n, struct frame_shape shape,
+                                     cudaStream_t stream)
 {
     uint64_t total = frame_bytes(&shape);
     uint64_t n_spans = total == 0 ? 1 : (total - 1) / SPAN_BYTES + 1;
@@ -302,12 +305,12 @@ extern "C" cudaError_t launch_decode(int32_t *status_dev, const struct decode_jo
         return cudaErrorInvalidValue;
     uint32_t n_units = (uint32_t)(n * n_spans), n_thread_blocks = (n_units - 1) / BLOCK_WARPS + 1;
     decode_frames<<<n_thread_blocks, dim3(WARP, BLOCK_WARPS), 0, stream>>>(
-        status_dev, jobs_dev, n_units, (uint32_t)n_spans, shape);
+        status_dev, jobs_dev, picks_dev, n_units, (uint32_t)n_spans, shape);
     return cudaGetLastError();
 }
 
 /* Load the kernel now, and let its windows have the shared memory they can get. */
-extern "C" cudaError_t launch_load_all(void)
+extern "C" cudaError_t launch_load_bslz4(void)
 {
     const void *kernel = (const void *)decode_frames;
     struct cudaFuncAttributes attributes;

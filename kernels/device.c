@@ -339,6 +339,17 @@ int lane_decode(struct lane *lane, int32_t *status, const struct decode_job *job
     return rc;
 }
 
+int lane_run(struct lane *lane, const struct work *work)
+{
+    int rc = lane_admit(lane, 0);
+    if (rc || !work->n)
+        return rc;
+    rc = lane->device->ops->run(lane, work);
+    if (!rc)
+        lane->ops_in++;
+    return rc;
+}
+
 int lane_fence(struct lane *lane, struct device_request *request)
 {
     struct device *device = lane->device;

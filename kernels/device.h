@@ -17,7 +17,7 @@
 #ifndef STOW_DEVICE_H
 #define STOW_DEVICE_H
 
-#include "frame.h"
+#include "work.h"
 
 #include "error.h"
 
@@ -128,9 +128,14 @@ void lane_close(
 int lane_upload(struct lane *lane, uint64_t dst_dev, const void *src, size_t bytes);
 int lane_download(struct lane *lane, void *dst, uint64_t src_dev, size_t bytes);
 
-/* Decode n frames of one shape; jobs are copied, status [n] is written before a later fence is done. */
+/* Decode n frames of one shape, of any forms; jobs are copied, status [n] is written before a later fence is done.
+ * Frames of form counts may be decoded beside those of a lane_decode just before: what was decoded to the same
+ * place must have had its fence, or other work stand behind it. */
 int lane_decode(struct lane *lane, int32_t *status, const struct decode_job *jobs, size_t n,
                 const struct frame_shape *shape);
+
+/* Do the work (copied) that work.h tells; its arrays lie on the device. */
+int lane_run(struct lane *lane, const struct work *work);
 
 /* request->done once everything enqueued so far on this lane is done; its status is STOW_DEVICE if not. */
 int lane_fence(struct lane *lane, struct device_request *request);

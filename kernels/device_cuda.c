@@ -379,6 +379,7 @@ const struct device_ops cuda_ops = {
     .lane_close = cuda_lane_close,
     .copy = cuda_lane_copy,
     .decode = cuda_lane_decode,
+    .run = cuda_lane_run,
     .fence = cuda_lane_fence,
     .reached = cuda_lane_reached,
     .ready = cuda_lane_ready,

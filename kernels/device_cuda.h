@@ -67,6 +67,7 @@ void cuda_lane_close(struct lane *lane);
 int cuda_lane_copy(struct lane *lane, uint64_t dst, uint64_t src, size_t bytes);
 int cuda_lane_decode(struct lane *lane, int32_t *status, const struct decode_job *jobs, size_t n,
                      const struct frame_shape *shape);
+int cuda_lane_run(struct lane *lane, const struct work *work);
 int cuda_lane_fence(struct lane *lane);
 uint64_t cuda_lane_reached(struct lane *lane);
 bool cuda_lane_ready(struct lane *lane);

@@ -2,19 +2,22 @@
  *
  * device_cuda_lane: a lane is a stream; a fence is an event, the one at its number.
  *
- * What a launch needs lies in rings that were made when the lane was: jobs and status words in mapped
- * host memory, and for larger launches a copy of the jobs on the GPU. Statuses go to their asker when a
- * fence behind them is seen passed. A closed lane is kept for the next that is opened: making and
- * freeing its memory would stall everybody's launches. */
+ * What a launch needs lies in rings that were made when the lane was: jobs, the order they are launched in (picks.h)
+ * and status words, in mapped host memory. A decode is one launch for the frames of form counts and one for all
+ * others, mostly one in all. Of larger launches of others the jobs are copied to the GPU; those of form counts are
+ * read across the bus, each by its own thread block, since a copy in between would keep a launch from beginning
+ * while the one before it ends. Statuses go to their asker when a fence behind them is seen passed. A closed lane
+ * is kept for the next that is opened: making and freeing its memory would stall everybody's launches. */
 #include "device_cuda.h"
 
 #include "launch.h"
+#include "picks.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define RING_JOBS (2u * LANE_MAX_JOBS) /* see ring_place */
-/* A launch of more jobs than this has them copied to the GPU first, rather than read across the bus. */
+/* A launch of more others than this has its jobs copied to the GPU first, rather than read across the bus. */
 #define JOBS_COPIED_ABOVE 256u
 
 struct decoded { /* a launch whose statuses are to be copied to its asker */
@@ -28,8 +31,11 @@ struct cuda_lane {
     cudaStream_t stream;
     cudaEvent_t events[LANE_MAX_FENCES];
     struct decode_job *jobs, *jobs_mapped, *jobs_dev; /* [RING_JOBS] */
+    uint32_t *picks, *picks_mapped, *picks_dev;       /* [RING_JOBS] */
     int32_t *status, *status_mapped;                  /* [RING_JOBS] */
+    struct picks_room *picks_room;
     uint32_t ring_next;
+    bool counts_last; /* what was enqueued last, but for fences, is a launch of form counts */
     struct decoded decoded[LANE_MAX_OPS]; /* number i is at i % LANE_MAX_OPS */
     uint64_t decoded_in, decoded_out;
     uint64_t fence_decoded[LANE_MAX_FENCES]; /* decoded_in when the fence was made */
@@ -48,30 +54,40 @@ static void lane_destroy(struct cuda_lane *lane)
     }
     if (lane->stream)
         cudaStreamDestroy(lane->stream);
+    cudaFree(lane->picks_dev);
     cudaFree(lane->jobs_dev);
     cudaFreeHost(lane->status);
+    cudaFreeHost(lane->picks);
     cudaFreeHost(lane->jobs);
+    picks_room_free(lane->picks_room);
     free(lane);
+}
+
+/* Mapped host memory, and where the GPU sees it. */
+static cudaError_t mapped_make(void *host, void *mapped, size_t bytes)
+{
+    cudaError_t rc = cudaHostAlloc(host, bytes, cudaHostAllocMapped | cudaHostAllocPortable);
+    return rc ? rc : cudaHostGetDevicePointer(mapped, *(void **)host, 0);
 }
 
 static cudaError_t lane_make(struct cuda_lane *lane, int priority)
 {
     const size_t jobs_bytes = RING_JOBS * sizeof(lane->jobs[0]);
+    const size_t picks_bytes = RING_JOBS * sizeof(lane->picks[0]);
     const size_t status_bytes = RING_JOBS * sizeof(lane->status[0]);
-    const unsigned flags = cudaHostAllocMapped | cudaHostAllocPortable;
     cudaError_t rc = cudaStreamCreateWithPriority(&lane->stream, cudaStreamNonBlocking, priority);
     for (size_t i = 0; !rc && i < LANE_MAX_FENCES; i++)
         rc = cudaEventCreateWithFlags(&lane->events[i], cudaEventDisableTiming);
     if (!rc)
-        rc = cudaHostAlloc((void **)&lane->jobs, jobs_bytes, flags);
+        rc = mapped_make(&lane->jobs, &lane->jobs_mapped, jobs_bytes);
     if (!rc)
-        rc = cudaHostAlloc((void **)&lane->status, status_bytes, flags);
+        rc = mapped_make(&lane->picks, &lane->picks_mapped, picks_bytes);
     if (!rc)
-        rc = cudaHostGetDevicePointer((void **)&lane->jobs_mapped, lane->jobs, 0);
-    if (!rc)
-        rc = cudaHostGetDevicePointer((void **)&lane->status_mapped, lane->status, 0);
+        rc = mapped_make(&lane->status, &lane->status_mapped, status_bytes);
     if (!rc)
         rc = cudaMalloc((void **)&lane->jobs_dev, jobs_bytes);
+    if (!rc)
+        rc = cudaMalloc((void **)&lane->picks_dev, picks_bytes);
     return rc;
 }
 
@@ -87,8 +103,12 @@ int cuda_lane_open(struct lane **out, struct device *device, enum lane_priority 
         return 0;
     }
     lane = calloc(1, sizeof(*lane));
-    if (!lane)
+    if (lane)
+        lane->picks_room = picks_room_new(LANE_MAX_JOBS);
+    if (!lane || !lane->picks_room) {
+        free(lane);
         return error_set(err, STOW_NOMEM, "no memory for a lane");
+    }
     cudaError_t rc = lane_make(lane, cuda->priority[priority]);
     if (rc) {
         lane_destroy(lane);
@@ -121,6 +141,7 @@ int cuda_lane_copy(struct lane *head, uint64_t dst, uint64_t src, size_t bytes)
 {
     struct cuda_lane *lane = (struct cuda_lane *)head;
     cuda_enter(device_of(lane));
+    lane->counts_last = false;
     cudaError_t rc = cudaMemcpyAsync((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes,
                                      cudaMemcpyDefault, lane->stream);
     return cuda_checked(device_of(lane), rc, "copying", NULL);
@@ -134,32 +155,76 @@ static uint32_t ring_place(const struct cuda_lane *lane, size_t n)
     return lane->ring_next + n <= RING_JOBS ? lane->ring_next : 0;
 }
 
+/* Launch the n frames from place `first` of the ring on that are not of form counts; picked: some of all, as the
+ * picks from `picks` on have it. */
+static cudaError_t decode_others(struct cuda_lane *lane, uint32_t first, uint32_t n_all,
+                                 uint32_t picks, uint32_t n, const struct frame_shape *shape)
+{
+    const bool picked = n < n_all;
+    const struct decode_job *jobs = lane->jobs_mapped;
+    const uint32_t *order = lane->picks_mapped;
+    cudaError_t rc = cudaSuccess;
+    if (n > JOBS_COPIED_ABOVE) {
+        jobs = lane->jobs_dev;
+        order = lane->picks_dev;
+        rc = cudaMemcpyAsync(lane->jobs_dev + first, lane->jobs + first, n_all * sizeof(jobs[0]),
+                             cudaMemcpyHostToDevice, lane->stream);
+        if (!rc && picked)
+            rc = cudaMemcpyAsync(lane->picks_dev + picks, lane->picks + picks, n * sizeof(order[0]),
+                                 cudaMemcpyHostToDevice, lane->stream);
+    }
+    cudaGetLastError(); /* the launch reports the last error, which should be its own */
+    return rc ? rc
+              : launch_decode(lane->status_mapped + first, jobs + first,
+                              picked ? order + picks : NULL, n, *shape, lane->stream);
+}
+
+static cudaError_t decode_launch(struct cuda_lane *lane, uint32_t at, uint32_t n,
+                                 const struct frame_shape *shape)
+{
+    uint32_t n_counts = picks_order(lane->picks + at, lane->jobs + at, n, lane->picks_room);
+    const struct counts_launch options = {.overlap = lane->counts_last && n_counts == n};
+    lane->counts_last = false;
+    if (n_counts < n) {
+        cudaError_t rc = decode_others(lane, at, n, at + n_counts, n - n_counts, shape);
+        if (rc || !n_counts)
+            return rc;
+    }
+    cudaGetLastError();
+    cudaError_t rc =
+        launch_decode_counts(lane->status_mapped + at, lane->jobs_mapped + at,
+                             lane->picks_mapped + at, n_counts, *shape, &options, lane->stream);
+    lane->counts_last = !rc;
+    if (rc && n_counts < n)
+        cudaStreamSynchronize(lane->stream); /* all of it, or nothing */
+    return rc;
+}
+
 int cuda_lane_decode(struct lane *head, int32_t *status, const struct decode_job *jobs, size_t n,
                      const struct frame_shape *shape)
 {
     struct cuda_lane *lane = (struct cuda_lane *)head;
-    struct cuda_device *cuda = device_of(lane);
     const uint32_t at = ring_place(lane, n);
-    const struct decode_job *seen = lane->jobs_mapped + at;
-    cudaError_t rc = cudaSuccess;
-    cuda_enter(cuda);
+    cuda_enter(device_of(lane));
     memcpy(lane->jobs + at, jobs, n * sizeof(jobs[0]));
     /* Here rather than by the GPU: that would be one more kernel before each decode. */
     memset(lane->status + at, 0, n * sizeof(lane->status[0]));
-    if (n > JOBS_COPIED_ABOVE) {
-        seen = lane->jobs_dev + at;
-        rc = cudaMemcpyAsync(lane->jobs_dev + at, lane->jobs + at, n * sizeof(jobs[0]),
-                             cudaMemcpyHostToDevice, lane->stream);
-    }
-    cudaGetLastError(); /* the launch reports the last error, which should be its own */
-    if (!rc)
-        rc = launch_decode(lane->status_mapped + at, seen, n, *shape, lane->stream);
+    cudaError_t rc = decode_launch(lane, at, (uint32_t)n, shape);
     if (rc)
-        return cuda_checked(cuda, rc, "launching a decode", NULL);
+        return cuda_checked(device_of(lane), rc, "launching a decode", NULL);
     lane->ring_next = at + (uint32_t)n;
     lane->decoded[lane->decoded_in++ % LANE_MAX_OPS] =
         (struct decoded){.status = status, .at = at, .n = (uint32_t)n};
     return 0;
+}
+
+int cuda_lane_run(struct lane *head, const struct work *work)
+{
+    struct cuda_lane *lane = (struct cuda_lane *)head;
+    cuda_enter(device_of(lane));
+    lane->counts_last = false;
+    cudaGetLastError();
+    return cuda_checked(device_of(lane), launch_work(work, lane->stream), "launching a work", NULL);
 }
 
 int cuda_lane_fence(struct lane *head)

@@ -19,20 +19,21 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define TASK_FRAMES 64u
+#define TASK_ITEMS 64u
 #define TASK_BYTES (4u << 20)
 #define N_OPS (LANE_MAX_OPS + LANE_MAX_FENCES)
 
 struct host_op {
-    enum { OP_FENCE, OP_COPY, OP_DECODE } what;
+    enum { OP_FENCE, OP_COPY, OP_DECODE, OP_RUN } what;
     size_t n_tasks, started, done; /* under the pool's mutex */
     uint8_t *dst;
     const uint8_t *src;
     size_t bytes;
     int32_t *status;
     uint64_t first_job;
-    size_t n_jobs, task_jobs;
+    size_t n_items, task_items; /* jobs of a decode, items of a work */
     struct frame_shape shape;
+    struct work work;
 };
 
 struct host_lane {
@@ -231,14 +232,33 @@ static bool lane_advance(struct host_device *pool, struct host_lane *lane)
     return passed;
 }
 
+/* Cut n items so that a small batch is shared by all threads, too. */
+static void op_cut(struct host_op *op, size_t n, unsigned n_threads)
+{
+    size_t most = n_threads ? (n + n_threads - 1) / n_threads : n;
+    op->n_items = n;
+    op->task_items = most < TASK_ITEMS ? most : TASK_ITEMS;
+    op->n_tasks = (n + op->task_items - 1) / op->task_items;
+}
+
+static size_t task_end(const struct host_op *op, size_t begin)
+{
+    return begin + op->task_items < op->n_items ? begin + op->task_items : op->n_items;
+}
+
 static void run_decode(const struct host_lane *lane, const struct host_op *op, size_t task)
 {
-    size_t begin = task * op->task_jobs;
-    size_t end = begin + op->task_jobs < op->n_jobs ? begin + op->task_jobs : op->n_jobs;
+    size_t begin = task * op->task_items, end = task_end(op, begin);
     for (size_t i = begin; i < end; i++) {
         const struct decode_job *job = &lane->jobs[(op->first_job + i) % LANE_MAX_JOBS];
         op->status[i] = decode_frame(job, &op->shape, NULL);
     }
+}
+
+static void run_work(const struct host_op *op, size_t task)
+{
+    size_t begin = task * op->task_items;
+    work_run(&op->work, begin, task_end(op, begin));
 }
 
 static void run_copy(const struct host_op *op, size_t task)
@@ -261,6 +281,8 @@ static bool pool_step(struct host_device *pool)
     pthread_mutex_unlock(&pool->mutex);
     if (op->what == OP_DECODE)
         run_decode(lane, op, task);
+    else if (op->what == OP_RUN)
+        run_work(op, task);
     else
         run_copy(op, task);
     pthread_mutex_lock(&pool->mutex);
@@ -353,23 +375,23 @@ static int host_decode(struct lane *head, int32_t *status, const struct decode_j
                        const struct frame_shape *shape)
 {
     struct host_lane *lane = (struct host_lane *)head;
-    unsigned n_threads = pool_of(lane)->n_threads;
-    size_t task_jobs =
-        n_threads ? (n + n_threads - 1) / n_threads : n; /* a small batch is shared too */
-    if (task_jobs > TASK_FRAMES)
-        task_jobs = TASK_FRAMES;
-    struct host_op op = {.what = OP_DECODE,
-                         .n_tasks = (n + task_jobs - 1) / task_jobs,
-                         .status = status,
-                         .first_job = lane->job_in,
-                         .n_jobs = n,
-                         .task_jobs = task_jobs,
-                         .shape = *shape};
+    struct host_op op = {
+        .what = OP_DECODE, .status = status, .first_job = lane->job_in, .shape = *shape};
+    op_cut(&op, n, pool_of(lane)->n_threads);
     size_t at = lane->job_in % LANE_MAX_JOBS;
     size_t to_end = n < LANE_MAX_JOBS - at ? n : LANE_MAX_JOBS - at;
     memcpy(lane->jobs + at, jobs, to_end * sizeof(jobs[0]));
     memcpy(lane->jobs, jobs + to_end, (n - to_end) * sizeof(jobs[0]));
     lane->job_in += n;
+    lane_put(lane, &op);
+    return 0;
+}
+
+static int host_run(struct lane *head, const struct work *work)
+{
+    struct host_lane *lane = (struct host_lane *)head;
+    struct host_op op = {.what = OP_RUN, .work = *work};
+    op_cut(&op, work->n, pool_of(lane)->n_threads);
     lane_put(lane, &op);
     return 0;
 }
@@ -474,6 +496,7 @@ const struct device_ops host_ops = {
     .lane_close = host_lane_close,
     .copy = host_copy,
     .decode = host_decode,
+    .run = host_run,
     .fence = host_fence,
     .reached = host_reached,
     .ready = host_ready,

@@ -14,8 +14,10 @@
 #include <stdatomic.h>
 
 /* Bounds of a lane, besides LANE_MAX_JOBS. With both full, a CUDA stream holds fewer commands than the
- * 1,024 at which enqueuing begins to wait for the GPU. */
-#define LANE_MAX_OPS 256u    /* uploads, downloads and decodes since the last fence that is done */
+ * 1,024 at which enqueuing begins to wait for the GPU: mostly one for each operation, two at times, and four only
+ * for mixed decodes of so many jobs that LANE_MAX_JOBS lets 128 of them in. */
+#define LANE_MAX_OPS \
+    256u /* uploads, downloads, decodes and works since the last fence that is done */
 #define LANE_MAX_FENCES 128u /* fences that are not done */
 
 struct device_ops {
@@ -40,6 +42,7 @@ struct device_ops {
     int (*copy)(struct lane *lane, uint64_t dst, uint64_t src, size_t bytes);
     int (*decode)(struct lane *lane, int32_t *status, const struct decode_job *jobs, size_t n,
                   const struct frame_shape *shape);
+    int (*run)(struct lane *lane, const struct work *work);
     int (*fence)(struct lane *lane); /* the fence number lane->fences_in */
 
     /* Fences passed since the lane was opened; what stands before them is in the caller's memory. */

@@ -27,6 +27,8 @@ HD uint64_t frame_bytes(const struct frame_shape *shape)
 /* One frame to be decoded.
  *   STOW_FORM_BSLZ4  src_bytes at src: a chunk with HDF5 filter 32008 framing, any alignment;
  *                    blocks: uint32 [n_blocks + 1], the table that bslz4_index made
+ *   STOW_FORM_COUNTS src_bytes at src, 16-byte aligned: an encoded frame (counts.h);
+ *                    blocks: its segment's table, struct counts_segment
  *   STOW_FORM_RAW    src_bytes at src: the pixels
  *   STOW_FORM_FILL   neither; every pixel becomes shape.fill
  * dst: frame_bytes, 16-byte aligned or not; 0: check the frame and write nothing. */

@@ -53,7 +53,7 @@ static void open_gpu(struct gpu *gpu)
     };
     must(cudaMalloc((void **)&gpu->frame_dev, ROOM), "device memory");
     must(cudaStreamCreate(&gpu->stream), "stream");
-    must(launch_load_all(), "launch_load_all");
+    must(launch_load_bslz4(), "launch_load_bslz4");
 }
 
 static bool guards_hold(const uint8_t *frame, size_t total)
@@ -98,7 +98,7 @@ static int decode_gpu(void *data, uint8_t *dst, const uint8_t *src, size_t src_b
     gpu->status[0] = 0;
     gpu->status[1] = 77;
     must(cudaMemsetAsync(frame_dev, 0xa5, total + 2 * GUARD, gpu->stream), "memset");
-    must(launch_decode(gpu->status, gpu->jobs, 1, *shape, gpu->stream), "launch");
+    must(launch_decode(gpu->status, gpu->jobs, NULL, 1, *shape, gpu->stream), "launch");
     must(cudaMemcpyAsync(gpu->frame, frame_dev, total + 2 * GUARD, cudaMemcpyDeviceToHost,
                          gpu->stream),
          "copy");
@@ -197,7 +197,7 @@ static void check_batch(struct gpu *gpu, const struct batch *batch, unsigned n, 
     }
     memset(gpu->status, 0, n * sizeof(int32_t));
     gpu->status[n] = 77;
-    must(launch_decode(gpu->status, gpu->jobs, n, batch_shape, gpu->stream), "launch");
+    must(launch_decode(gpu->status, gpu->jobs, NULL, n, batch_shape, gpu->stream), "launch");
     must(cudaStreamSynchronize(gpu->stream), "decode");
     must(cudaMemcpy(frames, frames_dev, bytes, cudaMemcpyDeviceToHost), "copy");
     for (unsigned i = 0; i < n; i++)
@@ -216,7 +216,8 @@ static void test_batches(struct gpu *gpu, bool brief)
     check_batch(gpu, &batch, N_KINDS, 2);
     check_batch(gpu, &batch, 4 * N_KINDS, 1);
     check_batch(gpu, &batch, brief ? SHORT_BATCH : BATCH, 0);
-    CHECK_INT(launch_decode(gpu->status, gpu->jobs, 0, batch_shape, gpu->stream), cudaSuccess);
+    CHECK_INT(launch_decode(gpu->status, gpu->jobs, NULL, 0, batch_shape, gpu->stream),
+              cudaSuccess);
     free(batch.pixels);
 }
 

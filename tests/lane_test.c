@@ -243,8 +243,36 @@ static void test_busy(struct device *device)
     CHECK_INT(rc, STOW_BUSY);
     CHECK_INT(fence_wait(device, bed.lane), 0);
     CHECK_INT(lane_upload(bed.lane, bed.stored.dev, bed.staging.host, 1), 0);
+    CHECK_INT(fence_wait(device, bed.lane), 0);
     free(status);
     free(jobs);
+    bed_close(&bed);
+}
+
+/* A work is one operation, whatever its items; one of none is none. It is done in its turn. */
+static void test_busy_works(struct device *device)
+{
+    struct bed bed = bed_open(device, 2);
+    struct place_job job = {.src = bed.stored.dev,
+                            .dst = bed.stored.dev + FRAME_BYTES,
+                            .bytes = FRAME_BYTES};
+    struct work work = {.kind = WORK_PLACE, .place = {.jobs = bed.ring.dev}};
+    struct decode_job second = raw_job(&bed, 1);
+    int32_t status;
+    int rc = 0, n_ops = 0;
+    for (int i = 0; i < 1000; i++)
+        CHECK_INT(lane_run(bed.lane, &work), 0);
+    work.n = 1;
+    CHECK_INT(lane_upload(bed.lane, bed.ring.dev, &job, sizeof(job)), 0);
+    for (; !rc && n_ops < 100000; n_ops++)
+        rc = lane_run(bed.lane, &work);
+    CHECK_INT(rc, STOW_BUSY);
+    CHECK(n_ops > 100);
+    CHECK_INT(fence_wait(device, bed.lane), 0);
+    CHECK_INT(lane_run(bed.lane, &work), 0);
+    CHECK_INT(lane_decode(bed.lane, &status, &second, 1, &bed_shape), 0);
+    CHECK_INT(fence_wait(device, bed.lane), 0);
+    CHECK_INT(wrong_pixels(&bed, 1, 0), 0);
     bed_close(&bed);
 }
 
@@ -334,6 +362,7 @@ static void cases(struct device *device, unsigned threads)
     test_fences(device);
     test_parallel_lanes(device);
     test_busy(device);
+    test_busy_works(device);
     test_too_many_fences(device);
     test_close_under_way(device);
     if (!threads && !device_info(device)->is_gpu)

@@ -322,15 +322,35 @@ static void narrow(void *dst, const uint32_t *src, size_t n, size_t elem_bytes)
     }
 }
 
+/* The classes of a frame's first pixel and its neighbours; *stride: from one row to the next. */
+static const uint16_t *frame_pattern(const struct counts *c, uint64_t frame, size_t *stride,
+                                     int *brightness)
+{
+    size_t y0, x0;
+    *stride = c->options.det_x + 2 * c->pad_x;
+    frame_place(c, frame, &y0, &x0, brightness);
+    size_t phase = y0 % c->phases * c->phases + x0 % c->phases;
+    return c->pattern + phase * (c->options.det_y + 2 * c->pad_y) * *stride +
+           y0 / c->phases * *stride + x0 / c->phases;
+}
+
+void counts_means(const struct counts *c, uint64_t frame, double *means)
+{
+    size_t stride;
+    int brightness;
+    const uint16_t *pattern = frame_pattern(c, frame, &stride, &brightness);
+    for (size_t i = 0; i < c->options.det_y * c->options.det_x; i++) {
+        size_t y = i / c->options.det_x, x = i % c->options.det_x;
+        means[i] = class_mean(pattern[y * stride + x] + c->gain[i] + brightness);
+    }
+}
+
 void counts_frame(const struct counts *c, uint64_t frame, void *dst, uint32_t *scratch)
 {
     const struct counts_options *o = &c->options;
-    size_t y0, x0, stride = o->det_x + 2 * c->pad_x, n_pixels = o->det_y * o->det_x;
+    size_t stride, n_pixels = o->det_y * o->det_x;
     int brightness;
-    frame_place(c, frame, &y0, &x0, &brightness);
-    size_t phase = y0 % c->phases * c->phases + x0 % c->phases;
-    const uint16_t *pattern = c->pattern + phase * (o->det_y + 2 * c->pad_y) * stride +
-                              y0 / c->phases * stride + x0 / c->phases;
+    const uint16_t *pattern = frame_pattern(c, frame, &stride, &brightness);
     uint64_t key = stream_key(o->seed, frame);
     for (size_t y = 0; y < o->det_y; y++)
         draw_row(c, scratch + y * o->det_x, pattern + y * stride, c->gain + y * o->det_x,

@@ -36,6 +36,9 @@ void counts_free(struct counts *counts);
 /* Make one frame: det_y * det_x elements of elem_bytes into dst. scratch: as many uint32. */
 void counts_frame(const struct counts *counts, uint64_t frame, void *dst, uint32_t *scratch);
 
+/* What the counts of a frame are drawn about, flagged and hot pixels aside: det_y * det_x means. */
+void counts_means(const struct counts *counts, uint64_t frame, double *means);
+
 /* Indices of the flagged pixels, ascending. */
 const uint32_t *counts_flagged(const struct counts *counts, size_t *n);
 

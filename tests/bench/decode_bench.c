@@ -256,7 +256,8 @@ static double bench_batch(struct gpu *gpu, const struct data *data, size_t n, bo
         float ms;
         first = run * n % N_FRAMES;
         must(cudaEventRecord(gpu->start, gpu->stream), "event");
-        must(launch_decode(gpu->status, gpu->jobs_dev + first, n, shape, gpu->stream), "launch");
+        must(launch_decode(gpu->status, gpu->jobs_dev + first, NULL, n, shape, gpu->stream),
+             "launch");
         must(cudaEventRecord(gpu->stop, gpu->stream), "event");
         must(cudaStreamSynchronize(gpu->stream), "decode");
         must(cudaEventElapsedTime(&ms, gpu->start, gpu->stop), "event");
@@ -275,7 +276,7 @@ static double bench_lone(struct gpu *gpu, const struct data *data, double *p99)
     for (size_t run = 0; run < N_LONE; run++) {
         size_t k = run * 37 % N_FRAMES;
         double start = now_s();
-        must(launch_decode(gpu->status, gpu->jobs + k, 1, shape, gpu->stream), "launch");
+        must(launch_decode(gpu->status, gpu->jobs + k, NULL, 1, shape, gpu->stream), "launch");
         must(cudaStreamSynchronize(gpu->stream), "decode");
         us[run] = (now_s() - start) * 1e6;
     }
