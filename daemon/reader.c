@@ -11,6 +11,7 @@
 #include "confine.h"
 #include "reader_find.h"
 #include "reader_join.h"
+#include "reader_mask.h"
 #include "reader_msg.h"
 
 #include <errno.h>
@@ -78,32 +79,41 @@ void reader_warn(struct reader *reader, const char *format, ...)
     say(reader, READER_WARNING, 0, text.text);
 }
 
+static int write_all(int fd, const void *from, size_t bytes, struct stow_error *err)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t wrote = write(fd, (const char *)from + done, bytes - done);
+        if (wrote <= 0)
+            return error_errno(err, wrote < 0 ? errno : ENOSPC,
+                               "cannot write the index of %zu bytes", bytes);
+        done += (size_t)wrote;
+    }
+    return 0;
+}
+
+/* flags: NULL: no pixel is flagged. */
 static int send_index(struct reader *reader, const struct reader_shape *shape,
-                      const struct source_chunk *chunks, struct stow_error *err)
+                      const struct source_chunk *chunks, const uint8_t *flags,
+                      struct stow_error *err)
 {
     struct reader_msg msg;
-    size_t bytes = shape->n_frames * sizeof(*chunks);
     int fd = memfd_create("framestow-index", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return error_errno(err, errno, "cannot make a memfd for the index");
-    for (size_t done = 0; done < bytes;) {
-        ssize_t wrote = write(fd, (const char *)chunks + done, bytes - done);
-        if (wrote <= 0) {
-            int status = error_errno(err, wrote < 0 ? errno : ENOSPC,
-                                     "cannot write the index of %zu bytes", bytes);
-            close(fd);
-            return status;
-        }
-        done += (size_t)wrote;
+    int status = write_all(fd, chunks, shape->n_frames * sizeof(*chunks), err);
+    if (!status && flags)
+        status = write_all(fd, flags, shape->det_y * shape->det_x, err);
+    if (!status && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL))
+        status = error_errno(err, errno, "cannot seal the index");
+    if (!status) {
+        memset(&msg, 0, offsetof(struct reader_msg, text));
+        msg.type = READER_INDEX;
+        msg.shape = *shape;
+        msg.shape.has_flags = flags != NULL;
+        tell(reader, &msg, fd);
     }
-    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
-        return error_errno(err, errno, "cannot seal the index");
-    memset(&msg, 0, offsetof(struct reader_msg, text));
-    msg.type = READER_INDEX;
-    msg.shape = *shape;
-    tell(reader, &msg, fd);
     close(fd);
-    return 0;
+    return status;
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -260,13 +270,16 @@ static int run(struct reader *reader, struct stow_error *err)
     size_t n_parts;
     struct reader_shape shape;
     struct source_chunk *chunks;
+    uint8_t *flags = NULL;
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     int status = reader_open(reader, 0, err);
     if (!status)
         status = reader_find(reader, &parts, &n_parts, err);
     if (!status)
         status = reader_join(reader, parts, n_parts, &shape, &chunks, err);
-    return status ? status : send_index(reader, &shape, chunks, err);
+    if (!status)
+        flags = reader_mask(reader, &shape);
+    return status ? status : send_index(reader, &shape, chunks, flags, err);
 }
 
 int main(void)

@@ -10,7 +10,7 @@
  *                                  <-     NEED file 1 .. n (at most READER_WINDOW unanswered)
  *     FILE, fd or errno            ->
  *                                  <-     ALIVE, WARNING
- *                                  <-     INDEX, memfd of struct source_chunk; or FAIL */
+ *                                  <-     INDEX, memfd of struct source_chunk and of flags; or FAIL */
 #ifndef STOW_READER_MSG_H
 #define STOW_READER_MSG_H
 
@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define READER_NAME "framestow-reader"
 #define READER_FD 3      /* the child's end */
 #define READER_WINDOW 32 /* files asked for and not yet answered */
 #define READER_PATH 4096 /* bytes of a path, with its NUL */
@@ -42,6 +43,8 @@ struct reader_shape {
     uint32_t elem_bytes;
     uint32_t has_expected;
     uint64_t det_y, det_x, scan_y, scan_x, fill, n_frames, expected;
+    uint32_t has_flags; /* behind the chunks: uint8 [det_y * det_x], not 0: a flagged pixel */
+    uint32_t reserved;
 };
 
 struct reader_msg {

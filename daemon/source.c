@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +18,6 @@
 #define SILENT_MS 60000
 #define MAX_WARNINGS 64
 #define MAX_MESSAGES 1024 /* in one turn; more than a socket of one whose child is gone holds */
-#define READER_NAME "framestow-reader"
 
 /* What the loop knows of a file beside its public part. */
 struct slot {
@@ -278,11 +276,10 @@ static bool chunk_ok(const struct source_index *index, const struct source_chunk
 }
 
 /* Map the memfd if nobody can change it any more. */
-static const char *map_chunks(struct source *source, int fd, uint64_t n_frames)
+static const char *map_index(struct source *source, int fd, uint64_t bytes)
 {
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
     struct stat st;
-    uint64_t bytes = n_frames * sizeof(struct source_chunk);
     if (fd < 0 || (fcntl(fd, F_GET_SEALS) & seals) != seals || fcntl(fd, F_GET_SEALS) < 0)
         return "an index without seals";
     if (fstat(fd, &st) < 0 || st.st_size < 0 || (uint64_t)st.st_size != bytes)
@@ -295,14 +292,24 @@ static const char *map_chunks(struct source *source, int fd, uint64_t n_frames)
     return NULL;
 }
 
+/* What the file's mask says of each pixel. One that flags none is as good as no mask. */
+static void take_flags(struct source_index *index, const uint8_t *flags)
+{
+    for (uint64_t i = 0; i < index->det_y * index->det_x; i++)
+        index->n_flagged += flags[i] != 0;
+    index->flags = index->n_flagged ? flags : NULL;
+}
+
 static void take_index(struct source *source, int fd)
 {
     const struct reader_shape *shape = &source->msg.shape;
     struct source_index *index = &source->index;
     uint64_t frame = 0, sum = 0;
     const char *wrong = reader_msg_check_shape(shape, &frame);
+    uint64_t chunk_bytes = shape->n_frames * sizeof(struct source_chunk);
     if (!wrong)
-        wrong = map_chunks(source, fd, shape->n_frames);
+        wrong =
+            map_index(source, fd, chunk_bytes + (shape->has_flags ? frame / shape->elem_bytes : 0));
     const struct source_chunk *chunks = source->map;
     for (uint64_t i = 0; !wrong && i < shape->n_frames; i++) {
         if (!chunk_ok(index, &chunks[i], frame))
@@ -325,6 +332,8 @@ static void take_index(struct source *source, int fd)
     index->expected = index->has_expected ? shape->expected : 0;
     index->chunks = chunks;
     index->chunk_bytes = sum;
+    if (shape->has_flags)
+        take_flags(index, (const uint8_t *)source->map + chunk_bytes);
     finish(source, 0, NULL);
 }
 
@@ -582,23 +591,4 @@ int source_open(struct source **source_out, uv_loop_t *loop, int master_fd,
     }
     *source_out = source;
     return 0;
-}
-
-int source_find_reader(char *path, size_t room, struct stow_error *err)
-{
-    static const char *const places[] = {"/" READER_NAME, "/../libexec/framestow/" READER_NAME};
-    char folder[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
-    if (n < 0)
-        return error_errno(err, errno, "cannot tell where this program lies (/proc/self/exe)");
-    folder[n] = '\0';
-    *strrchr(folder, '/') = '\0';
-    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-        int length = snprintf(path, room, "%s%s", folder, places[i]);
-        if (length > 0 && (size_t)length < room && access(path, X_OK) == 0)
-            return 0;
-    }
-    return error_set(err, STOW_INTERNAL,
-                     "%s is neither in %s nor in its ../libexec/framestow; install framestow anew",
-                     READER_NAME, folder);
 }

@@ -63,7 +63,10 @@ struct source_index {
     bool has_expected;
     uint64_t expected;
     const struct source_chunk *chunks; /* [n_frames] */
-    struct source_file *files;         /* [n_files], the master first */
+    const uint8_t
+        *flags; /* [det_y * det_x] not 0: flagged by the file's pixel_mask; NULL: none is */
+    uint64_t n_flagged;
+    struct source_file *files; /* [n_files], the master first */
     size_t n_files;
     char **warnings;
     size_t n_warnings;

@@ -5,19 +5,18 @@
  *     source_test                     checks against readers that crash, hang and lie
  *     source_test --index FILE [--dataset PATH] [--allow-gaps] [--frames]
  *                                     the index as JSON lines, for test_source.py: an object,
- *                                     then --frames: [offset, bytes, file, raw, fault] of each.
- *                                     Strings are bytes as \u00NN.
+ *                                     then --frames: [offset, bytes, file, raw, fault] of each
  *
  * The reader is $FRAMESTOW_READER, else the one beside this program. Files that a master names
  * are opened beside the real master, as the client does it. */
 #include "source.h"
 
+#include "index_json.h"
 #include "reader_msg.h"
 #include "test.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdint.h>
@@ -101,45 +100,6 @@ static void run_close(struct run *run)
     CHECK_INT(uv_loop_close(&run->loop), 0);
 }
 
-/* ---- JSON for the Python test ---------------------------------------------------------------- */
-
-static void print_string(const char *text)
-{
-    putchar('"');
-    for (const unsigned char *s = (const unsigned char *)text; *s; s++)
-        printf(*s < 0x20 || *s >= 0x7f || *s == '"' || *s == '\\' ? "\\u%04x" : "%c", *s);
-    putchar('"');
-}
-
-static void print_index(const struct source_index *index, bool frames)
-{
-    printf("\"dtype\": \"%s\", \"det\": [%" PRIu64 ", %" PRIu64 "], \"scan\": [%" PRIu64
-           ", %" PRIu64 "], ",
-           index->dtype, index->det_y, index->det_x, index->scan_y, index->scan_x);
-    printf("\"fill\": %" PRIu64 ", \"n_frames\": %" PRIu64 ", \"chunk_bytes\": %" PRIu64 ", ",
-           index->fill, index->n_frames, index->chunk_bytes);
-    if (index->has_expected)
-        printf("\"expected\": %" PRIu64 ", ", index->expected);
-    printf("\"files\": [");
-    for (size_t i = 0; i < index->n_files; i++) {
-        printf("%s[", i ? ", " : "");
-        print_string(index->files[i].path);
-        printf(", %" PRIu64 ", %s]", index->files[i].size,
-               index->files[i].fd >= 0 ? "true" : "false");
-    }
-    printf("], \"warnings\": [");
-    for (size_t i = 0; i < index->n_warnings; i++) {
-        printf("%s", i ? ", " : "");
-        print_string(index->warnings[i]);
-    }
-    printf("]}\n");
-    for (uint64_t i = 0; frames && i < index->n_frames; i++) {
-        const struct source_chunk *chunk = &index->chunks[i];
-        printf("[%" PRIu64 ", %u, %d, %u, %u]\n", chunk->offset, chunk->bytes, (int)chunk->file,
-               chunk->raw, chunk->fault);
-    }
-}
-
 static int index_main(int argc, char **argv)
 {
     struct source_options options = {0};
@@ -185,11 +145,12 @@ static void fake_need(uint32_t file, const char *path)
     fake_send(&msg, -1);
 }
 
-/* A memfd of these chunks, with or without seals. */
-static int fake_chunks(const struct source_chunk *chunks, size_t n, int seals)
+/* A memfd of these chunks and flags, with or without seals. */
+static int fake_chunks(const struct source_chunk *chunks, size_t n, const char *flags, int seals)
 {
     int fd = memfd_create("fake", MFD_ALLOW_SEALING);
     if (fd < 0 || write(fd, chunks, n * sizeof(*chunks)) != (ssize_t)(n * sizeof(*chunks)) ||
+        (flags && write(fd, flags, strlen(flags)) < 0) ||
         (seals && fcntl(fd, F_ADD_SEALS, seals) < 0))
         _exit(4);
     return fd;
@@ -205,6 +166,7 @@ static const struct lie {
     struct source_chunk chunks[2];
     int seals;
     size_t n_chunks;
+    const char *flags;
 } lies[] = {
 #define SHAPE(dtype_, size, y, x, n, sy, sx, fill_)                                         \
     {                                                                                       \
@@ -212,6 +174,10 @@ static const struct lie {
         .scan_y = (sy), .scan_x = (sx), .fill = (fill_)                                     \
     }
 #define PLAIN SHAPE("u2", 2, 2, 4, 2, 0, 0, 0)
+#define FLAGGED                                                                      \
+    {                                                                                \
+        "u2", .elem_bytes = 2, .det_y = 2, .det_x = 4, .n_frames = 2, .has_flags = 1 \
+    }
 #define RAW(at)                               \
     {                                         \
         .offset = (at), .bytes = 16, .raw = 1 \
@@ -224,6 +190,10 @@ static const struct lie {
      PLAIN,
      {{.file = SOURCE_NO_FILE, .fault = 1}, {.offset = 999, .bytes = 9, .fault = 2}},
      REST},
+    {"good flags", NULL, FLAGGED, {RAW(0), RAW(84)}, REST, .flags = "\1\2\3\4\5\6\7\377"},
+    {"too few flags", "another size", FLAGGED, {RAW(0), RAW(84)}, REST, .flags = "\1\2\3\4\5\6\7"},
+    {"no flags", "another size", FLAGGED, {RAW(0), RAW(84)}, REST},
+    {"flags untold", "another size", PLAIN, {RAW(0), RAW(84)}, REST, .flags = "\1\2\3\4\5\6\7\1"},
     {"past the end", "not in its file", PLAIN, {RAW(0), RAW(85)}, REST},
     {"wraps", "not in its file", PLAIN, {RAW(0), {.offset = UINT64_MAX - 3, .bytes = 16}}, REST},
     {"file 1", "not in its file", PLAIN, {RAW(0), {.bytes = 16, .file = 1}}, REST},
@@ -262,6 +232,7 @@ static const struct lie {
     {"fill 65536", "fill", SHAPE("u2", 2, 2, 4, 2, 0, 0, 65536), {RAW(0)}, REST},
 #undef SHAPE
 #undef PLAIN
+#undef FLAGGED
 #undef RAW
 #undef REST
 };
@@ -271,7 +242,8 @@ static void fake_lie(size_t i)
 {
     const struct lie *lie = &lies[i];
     struct reader_msg msg = {.type = READER_INDEX, .shape = lie->shape};
-    fake_send(&msg, lie->n_chunks ? fake_chunks(lie->chunks, lie->n_chunks, lie->seals) : -1);
+    fake_send(&msg,
+              lie->n_chunks ? fake_chunks(lie->chunks, lie->n_chunks, lie->flags, lie->seals) : -1);
     pause();
 }
 
@@ -472,6 +444,8 @@ static void test_lies(void)
         else if (run.status == 0)
             CHECK(memcmp(source_index(run.source)->chunks, lies[i].chunks,
                          sizeof(lies[i].chunks)) == 0);
+        if (run.status == 0)
+            CHECK_INT(source_index(run.source)->n_flagged, lies[i].flags ? 8 : 0);
         run_close(&run);
     }
 }

@@ -95,7 +95,7 @@ def write(path, data, dset=DATA, filters=BSLZ4, chunks="frame", maxshape=None, l
     return path
 
 
-def master(path, links, nimages=None, ntrigger=None):
+def master(path, links, nimages=None, ntrigger=None, mask=(8, 8)):
     with h5py.File(path, "w") as h:
         group = h.create_group("entry/data")
         for name, file, dset in links:
@@ -103,11 +103,11 @@ def master(path, links, nimages=None, ntrigger=None):
         for key, value in (("nimages", nimages), ("ntrigger", ntrigger)):
             if value is not None:
                 h[f"{SPECIFIC}/{key}"] = np.uint64(value)
-        h[f"{SPECIFIC}/pixel_mask"] = np.zeros((8, 8), "<u4")
+        h[f"{SPECIFIC}/pixel_mask"] = np.zeros(mask, "<u4")
     return path
 
 
-def run(d, shards, nimages=None, ntrigger=None, **how):
+def run(d, shards, nimages=None, ntrigger=None, mask=(8, 8), **how):
     d.mkdir(parents=True, exist_ok=True)
     links = []
     first = 1
@@ -117,7 +117,7 @@ def run(d, shards, nimages=None, ntrigger=None, **how):
         if shard is not None:
             write(d / file, shard, maxshape=(None,) + shard.shape[1:] if shard.ndim == 3 else None, **how)
         first += 0 if shard is None else len(shard)
-    return master(d / "m_master.h5", links, nimages, ntrigger)
+    return master(d / "m_master.h5", links, nimages, ntrigger, mask)
 
 
 def check(index, path, dset=DATA, first=0, file=0):
@@ -669,7 +669,7 @@ def test_shard_without_its_dataset(tmp_path):
 
 
 def test_many_shards_few_descriptors(tmp_path):
-    path = run(tmp_path, [np.full((1, 4, 4), i + 1, "<u2") for i in range(200)], 1, 200)
+    path = run(tmp_path, [np.full((1, 4, 4), i + 1, "<u2") for i in range(200)], 1, 200, (4, 4))
     command = f"ulimit -Sn 240; exec '{PROGRAM}' --index '{path}'"
     out = json.loads(subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, check=True).stdout)
     assert out["n_frames"] == 200 and not out["warnings"]
