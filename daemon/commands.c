@@ -330,6 +330,11 @@ static const struct command {
     {STOW__REQUEST__BODY_DETACHED, "detached", BIT(SESSION_READY), do_detached},
     {STOW__REQUEST__BODY_FRAME_ERRORS, "frame-errors", BIT(SESSION_READY), do_frame_errors},
     {STOW__REQUEST__BODY_STATS, "stats", BIT(SESSION_READY), do_stats},
+    {STOW__REQUEST__BODY_SUM, "sum", BIT(SESSION_READY), do_sum},
+    {STOW__REQUEST__BODY_MEAN, "mean", BIT(SESSION_READY), do_mean},
+    {STOW__REQUEST__BODY_COM, "com", BIT(SESSION_READY), do_com},
+    {STOW__REQUEST__BODY_SAVE, "save", BIT(SESSION_READY), do_save},
+    {STOW__REQUEST__BODY_VERIFY, "verify", BIT(SESSION_READY), do_verify},
 };
 
 static void run(struct session *session, const struct request *request)

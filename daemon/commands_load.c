@@ -121,14 +121,20 @@ static struct place *find_place(struct server *server, const char *device, struc
     return best;
 }
 
-/* Forms that a load may be asked to keep; auto keeps what is smallest. */
-static int check_form(const char *form, struct stow_error *err)
+/* How the acquisition is to be kept; auto keeps of each frame what is smallest. */
+static int read_keep(const Stow__Load *ask, struct keep *keep, struct stow_error *err)
 {
-    if (!*form || strcmp(form, "auto") == 0 || strcmp(form, "bslz4") == 0)
-        return 0;
-    if (strcmp(form, "raw") == 0 || strcmp(form, "counts") == 0)
-        return error_set(err, STOW_UNSUPPORTED,
-                         "--form %s: this version keeps chunks as the file has them", form);
+    static const char *const names[] = {"auto", "counts", "bslz4", "raw"};
+    const char *form = *ask->form ? ask->form : names[KEEP_AUTO];
+    *keep = (struct keep){.streams = ask->streams};
+    if (ask->streams > COUNTS_MAX_STREAMS)
+        return error_set(err, STOW_INVALID, "--streams %u: from 1 to %u", ask->streams,
+                         COUNTS_MAX_STREAMS);
+    for (int i = 0; i < 4; i++) {
+        keep->form = (enum keep_form)i;
+        if (strcmp(form, names[i]) == 0)
+            return 0;
+    }
     return error_set(err, STOW_INVALID, "--form %s: none of auto, counts, bslz4, raw", form);
 }
 
@@ -163,7 +169,7 @@ static struct session_load *new_load(struct session *session, const Stow__Load *
     return l;
 }
 
-static int check_load(struct session *session, const struct request *request,
+static int check_load(struct session *session, const struct request *request, struct keep *keep,
                       struct stow_error *err)
 {
     const Stow__Load *ask = request->body->load;
@@ -181,14 +187,15 @@ static int check_load(struct session *session, const struct request *request,
         return error_set(err, STOW_INVALID, "a scan has a height and a width");
     if (ask->share > STOW__SHARE__SHARE_ALL)
         return error_set(err, STOW_INVALID, "no such share");
-    return check_form(ask->form, err);
+    return read_keep(ask, keep, err);
 }
 
 static int begin_load(struct session *session, const struct request *request,
                       struct session_load **load, bool *shared, struct stow_error *err)
 {
     const Stow__Load *ask = request->body->load;
-    int rc = check_load(session, request, err);
+    struct keep keep;
+    int rc = check_load(session, request, &keep, err);
     struct place *place = rc ? NULL : find_place(session->server, ask->device, err);
     if (!place)
         return STOW_INVALID;
@@ -199,7 +206,8 @@ static int begin_load(struct session *session, const struct request *request,
     if (l) {
         struct load_options options = {.path = path,
                                        .dataset = *dataset ? dataset : NULL,
-                                       .allow_gaps = ask->allow_gaps};
+                                       .allow_gaps = ask->allow_gaps,
+                                       .keep = keep};
         int fd = request->fds[0];
         request->fds[0] = -1;
         rc = load_begin(&session->server->loads, place, fd, &options, &l->waiter, shared, err);
@@ -252,6 +260,25 @@ static int count_fds(const Stow__Files *files, size_t n_fds, struct stow_error *
                                   "FILES has %zu good entries and %zu descriptors", n, n_fds);
 }
 
+/* Hand a file to who asked for it, which may end with any file. */
+static void give(struct session *session, uint64_t id, const Stow__File *file, int fd)
+{
+    struct session_load *l = find_load(session, id);
+    struct session_task *task = l ? NULL : task_find(session, id);
+    struct stow_error err;
+    char *path = l || task ? text_of(&file->path, "a path", &err) : NULL;
+    int why = path ? (int)file->error : ENAMETOOLONG;
+    if (!path && fd >= 0) {
+        close(fd);
+        fd = -1;
+    }
+    if (l)
+        load_give(l->waiter.load, file->index, fd, path ? path : "", why);
+    else if (task)
+        task_give(task, file->index, fd, path ? path : "", why);
+    free(path);
+}
+
 void do_files(struct session *session, const struct request *request)
 {
     const Stow__Files *files = request->body->files;
@@ -268,15 +295,7 @@ void do_files(struct session *session, const struct request *request)
             fd = request->fds[next];
             request->fds[next++] = -1;
         }
-        struct session_load *l = find_load(session, files->load); /* it may end with any file */
-        char *path = l ? text_of(&file->path, "a path", &err) : NULL;
-        if (path)
-            load_give(l->waiter.load, file->index, fd, path, (int)file->error);
-        else if (fd >= 0)
-            close(fd);
-        if (l && !path)
-            load_give(l->waiter.load, file->index, -1, "", ENAMETOOLONG);
-        free(path);
+        give(session, files->load, file, fd);
     }
     session_done(session, request->body->id);
 }
@@ -284,11 +303,17 @@ void do_files(struct session *session, const struct request *request)
 void do_cancel(struct session *session, const struct request *request)
 {
     struct session_load *l = find_load(session, request->body->cancel->load);
+    struct session_task *task = l ? NULL : task_find(session, request->body->cancel->load);
     session_done(session, request->body->id);
+    struct stow_error err;
+    error_set(&err, STOW_CANCELLED, "the %s was cancelled",
+              l                    ? "load"
+              : task && task->save ? "save"
+                                   : "comparison");
+    if (task)
+        task_cancel(task, &err);
     if (!l)
         return;
-    struct stow_error err;
-    error_set(&err, STOW_CANCELLED, "the load was cancelled");
     load_leave(&l->waiter);
     on_ended(&l->waiter, NULL, &err);
 }

@@ -5,46 +5,21 @@
 
 #include "answer.h"
 #include "metrics.h"
+#include "sealed.h"
 
 #define LOG_MODULE "stream"
 #include "log.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define MAX_LIST_IDS \
     (UINT64_C(1) << 24) /* the loop copies them: more would keep everybody waiting */
 
 /* ---- ids ---- */
 
-/* All of a sealed memfd of ids, copied: what the client could still change is not trusted. */
-static int read_ids(int fd, uint64_t *ids, uint64_t n, struct stow_error *err)
-{
-    struct stat st;
-    int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) ||
-        (uint64_t)st.st_size < n * sizeof(*ids))
-        return error_set(err, STOW_INVALID,
-                         "a list of %llu ids comes in a memfd of at least so many, sealed against "
-                         "shrinking",
-                         (unsigned long long)n);
-    for (uint64_t have = 0; have < n * sizeof(*ids);) {
-        ssize_t got = pread(fd, (char *)ids + have, n * sizeof(*ids) - have, (off_t)have);
-        if (got <= 0)
-            return error_errno(err, got ? errno : EIO, "reading a list of ids");
-        have += (uint64_t)got;
-    }
-    return 0;
-}
-
-/* The ids of a request as an array from malloc, at most so many. */
-static int take_ids(const struct request *request, const uint64_t *inlined, size_t n_inlined,
-                    uint64_t n_ids, uint64_t most, uint64_t **ids, struct stow_error *err)
+int take_ids(const struct request *request, const uint64_t *inlined, size_t n_inlined,
+             uint64_t n_ids, uint64_t most, uint64_t **ids, struct stow_error *err)
 {
     bool by_fd = request->n_fds == 1;
     uint64_t n = by_fd ? n_ids : n_inlined;
@@ -58,7 +33,7 @@ static int take_ids(const struct request *request, const uint64_t *inlined, size
         return error_set(err, STOW_NOMEM, "no memory for %llu ids", (unsigned long long)n);
     if (n_inlined)
         memcpy(*ids, inlined, n_inlined * sizeof(**ids));
-    int rc = by_fd ? read_ids(request->fds[0], *ids, n, err) : 0;
+    int rc = by_fd ? sealed_read(request->fds[0], *ids, n * sizeof(**ids), "ids", err) : 0;
     if (rc) {
         free(*ids);
         *ids = NULL;
@@ -220,12 +195,11 @@ static int choose_memory(const struct session *session, const struct place *plac
                      **note ? *note : "it is not a GPU");
 }
 
-/* The name that a stream is asked of, or NULL and why not. */
-static struct name *name_to_stream(struct session *session, const struct request *request,
-                                   struct stow_error *err)
+struct name *name_in_memory(struct session *session, const ProtobufCBinaryData *bytes,
+                            struct stow_error *err)
 {
     char text[NAME_ROOM];
-    if (name_of(&request->body->stream->name, text, sizeof(text), err))
+    if (name_of(bytes, text, sizeof(text), err))
         return NULL;
     struct name *name = store_find(&session->server->store, text, session->uid, session->gid);
     if (!name) {
@@ -255,7 +229,7 @@ static int open_stream(struct session_stream *s, const struct request *request,
                          "this connection has %u streams, the most that one may have; close some, "
                          "or connect again",
                          SESSION_MAX_STREAMS);
-    struct name *name = name_to_stream(session, request, err);
+    struct name *name = name_in_memory(session, &ask->name, err);
     if (!name)
         return err->code;
     struct stream_options options = {.order = (enum stow_order)ask->order,

@@ -99,3 +99,37 @@ int describe_resident(struct resident *resident, const struct source_index *inde
     describe_frames(resident, index);
     return 0;
 }
+
+static int describe_flags(struct resident *resident, const uint8_t *flags)
+{
+    struct kept_sums *sums = &resident->sums;
+    const size_t n = resident->shape.n_elems;
+    sums->flags = malloc(n ? n : 1);
+    if (!sums->flags)
+        return STOW_NOMEM;
+    memcpy(sums->flags, flags, n);
+    for (size_t i = 0; i < n; i++)
+        sums->n_flagged += flags[i] != 0;
+    return 0;
+}
+
+int describe_segments(struct resident *resident, uint64_t segment_frames, const uint8_t *flags)
+{
+    struct kept_sums *sums = &resident->sums;
+    const uint64_t n = resident->n_frames, n_elems = resident->shape.n_elems;
+    resident->segment_frames = segment_frames;
+    resident->n_segments = (size_t)(n / segment_frames + (n % segment_frames != 0));
+    resident->segments =
+        calloc(resident->n_segments ? resident->n_segments : 1, sizeof(*resident->segments));
+    sums->pixels = calloc(n_elems ? n_elems : 1, sizeof(*sums->pixels));
+    sums->stats = calloc(n ? n : 1, sizeof(*sums->stats));
+    if (!resident->segments || !sums->pixels || !sums->stats)
+        return STOW_NOMEM;
+    for (size_t i = 0; i < resident->n_segments; i++) {
+        uint64_t first = i * segment_frames;
+        resident->segments[i] =
+            (struct segment){.first = first,
+                             .count = n - first < segment_frames ? n - first : segment_frames};
+    }
+    return flags ? describe_flags(resident, flags) : 0;
+}

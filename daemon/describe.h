@@ -11,4 +11,8 @@
 /* 0 or STOW_NOMEM; what was set goes with the resident either way. */
 int describe_resident(struct resident *resident, const struct source_index *index);
 
+/* Room for its segments, and for what is added up while it is loaded. Likewise.
+ *   flags  uint8 [n_elems], not 0: flagged by the file; NULL: none */
+int describe_segments(struct resident *resident, uint64_t segment_frames, const uint8_t *flags);
+
 #endif

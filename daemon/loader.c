@@ -1,66 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A job is a span under way: reading (pool) > waiting for room > checking (device) > gone. */
+ * A job is a span under way: reading (pool) > copying (device) > handed to its encoder. At the end, or when the
+ * load has failed, nothing new begins; when the last job and the last encoder are done on_done is called, and the
+ * loader goes once its scratch is given back. */
 #include "loader.h"
 
-#include "bslz4.h"
-#include "describe.h"
-#include "metrics.h"
-#include "plan.h"
+#include "encoder.h"
 
 #define LOG_MODULE "loader"
 #include "log.h"
 
 #include <assert.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_JOBS 24u
-#define TABLE_PIECE_BYTES (UINT64_C(4) << 20)
 
 enum buffer { BUFFER_DIRECT, BUFFER_STAGING, BUFFER_HEAP };
 
 struct job {
     uv_work_t work;
-    struct device_request fence;
     struct loader *loader;
+    struct encoder *encoder;
     const struct span *span;
-    struct job *next; /* waiting */
     enum buffer buffer;
+    bool first; /* of its segment */
     uint8_t *bytes;
     struct span_read read;
-    enum {
-        STEP_PLACE,
-        STEP_BYTES,
-        STEP_TABLES,
-        STEP_DECODE,
-        STEP_FENCE
-    } step; /* that the lane has yet to take */
-    uint64_t table_dev;
-    struct decode_job *decodes; /* [n_decodes], frame_of their frames, status of them */
-    uint32_t *frame_of;
-    int32_t *status;
-    size_t n_decodes;
+    uint64_t begun_ns;
+    struct chain chain;
 };
 
 struct loader {
     uv_loop_t *loop;
     struct resident *resident;
+    struct store *store;
     struct place *place;
-    const struct source_index *index;
     struct loader_callbacks callbacks;
-    struct plan plan;
-    size_t next_span;
-    struct job *waiting; /* read, but without room for tables or in the lane */
-    unsigned n_jobs, n_allocs;
-    uint64_t reserved; /* of the budget, for pieces of payload that are not asked for yet */
-    uv_timer_t turn;   /* the first, and after a cancel: a pump that nobody's call waits for */
-    struct place_retry retry;
+    struct encoding all;
+    struct encoder encoders[ENCODING_MAX_ENCODERS];
+    unsigned n_encoders, n_wanted; /* n_wanted: that get scratch, once the first has some */
+    size_t next_segment, next_span;
+    struct encoder *reading; /* whose spans are read now */
+    unsigned n_jobs;
+    uv_timer_t turn; /* the first, and after a cancel: a pump that nobody's call waits for */
     struct staging_waiter staging;
-    atomic_bool stop;
     struct stow_error err; /* code not 0: it fails, once what is under way is done */
-    uint64_t bytes_done;
+    uv_work_t last;        /* adds up frames that were never written */
+    bool last_begun, last_failed, last_done, over, turn_closed;
+    unsigned n_freeing;
 };
 
 static void loader_pump(struct loader *loader);
@@ -69,7 +57,12 @@ static void fail(struct loader *loader, const struct stow_error *err)
 {
     if (!loader->err.code)
         loader->err = *err;
-    atomic_store(&loader->stop, true);
+    atomic_store(&loader->all.stop, true);
+}
+
+static void fail_nomem(struct loader *loader)
+{
+    fail(loader, &(struct stow_error){.code = STOW_NOMEM, .text = "no memory to load frames"});
 }
 
 /* ---- jobs ---- */
@@ -82,201 +75,51 @@ static void job_free(struct job *job)
     if (job->buffer == BUFFER_HEAP)
         free(job->bytes);
     span_read_fini(&job->read);
-    free(job->decodes);
-    free(job->frame_of);
-    free(job->status);
     free(job);
     loader->n_jobs--;
 }
 
-/* The end of a job, and with the last one perhaps the end of the load. */
+/* The span lies in the encoder's scratch, or never will. */
 static void job_end(struct job *job)
 {
     struct loader *loader = job->loader;
+    if (!loader->err.code)
+        encoder_span(job->encoder, &job->read);
     job_free(job);
     loader_pump(loader);
 }
 
-static void note_faults(struct job *job)
+static void on_uploaded(struct chain *chain)
 {
-    struct resident *resident = job->loader->resident;
-    for (size_t i = 0; i < job->read.n_faults; i++) {
-        const struct span_fault *f = &job->read.faults[i];
-        resident_fault(resident, job->span->first + f->frame, 1, f->code, f->text);
-    }
-}
-
-/* The device found a frame whose LZ4 makes no sense: have the host say where. */
-static void note_corrupt(struct job *job, size_t i)
-{
-    struct resident *resident = job->loader->resident;
-    struct stow_error why = {.code = 0};
-    uint32_t frame = job->frame_of[i];
-    struct decode_job check = job->decodes[i];
-    check.src = (uint64_t)(uintptr_t)(job->bytes + job->read.at[frame]);
-    check.blocks = (uint64_t)(uintptr_t)(job->read.tables + job->read.table_at[frame]);
-    if (!decode_frame(&check, &resident->shape, &why))
-        error_set(&why, STOW_CORRUPT, "the device could not decode it though the host can");
-    resident_fault(resident, job->span->first + frame, 1, STOW_CORRUPT, why.text);
-}
-
-static void on_checked(struct device_request *request)
-{
-    struct job *job = request->data;
-    struct loader *loader = job->loader;
-    struct resident *resident = loader->resident;
-    if (request->status) {
-        fail(loader, &request->err);
-        job_end(job);
-        return;
-    }
-    note_faults(job);
-    for (size_t i = 0; i < job->n_decodes; i++) {
-        struct frame *frame = &resident->frames[job->span->first + job->frame_of[i]];
-        *frame = (struct frame){.addr = job->decodes[i].src,
-                                .blocks = job->decodes[i].blocks,
-                                .bytes = job->decodes[i].src_bytes,
-                                .form = (uint8_t)job->decodes[i].form};
-        if (job->status[i])
-            note_corrupt(job, i);
-    }
-    resident->n_loaded += job->n_decodes + job->read.n_faults;
-    resident->payload_bytes += job->span->bytes;
-    resident->table_bytes += job->read.n_tables * sizeof(uint32_t);
-    loader->bytes_done += job->span->bytes;
-    metrics.loaded_bytes_total += job->span->bytes;
-    resident_changed(resident);
-    loader->callbacks.on_progress(loader->callbacks.data, resident->n_loaded, loader->bytes_done);
+    struct job *job = chain->data;
+    if (chain->status)
+        fail(job->loader, &chain->err);
     job_end(job);
 }
 
-/* Where the span's tables go: behind the payload of its piece, else in the current piece of tables. NULL:
- * not yet, or never (then the load fails). */
-static struct planned *table_room(struct loader *loader, const struct span *span, uint64_t bytes)
+static void upload(struct job *job)
 {
-    struct planned *own = &loader->plan.pieces[span->piece];
-    if (own->tables_at + bytes <= own->piece->memory.bytes)
-        return own;
-    struct planned *last = loader->plan.n_payload < loader->plan.n_pieces
-                               ? &loader->plan.pieces[loader->plan.n_pieces - 1]
-                               : NULL;
-    if (last && !last->ready)
-        return NULL;
-    if (last && last->tables_at + bytes <= last->piece->memory.bytes)
-        return last;
-    uint64_t piece_bytes = bytes > TABLE_PIECE_BYTES ? bytes : TABLE_PIECE_BYTES;
-    if (plan_add_tables(&loader->plan, piece_bytes))
-        fail(loader,
-             &(struct stow_error){.code = STOW_NOMEM, .text = "no memory for a block table"});
-    return NULL;
-}
-
-/* Settle where the span's tables go. False: there is no room for them yet. */
-static bool place_tables(struct job *job)
-{
-    uint64_t table_bytes = job->read.n_tables * sizeof(uint32_t);
-    struct planned *tables = table_room(job->loader, job->span, table_bytes);
-    if (!tables)
-        return false;
-    job->table_dev = tables->piece->memory.dev + tables->tables_at;
-    tables->tables_at += (table_bytes + 15) / 16 * 16;
-    for (size_t i = 0; i < job->n_decodes; i++) {
-        if (job->decodes[i].form == STOW_FORM_BSLZ4)
-            job->decodes[i].blocks =
-                job->table_dev + job->read.table_at[job->frame_of[i]] * sizeof(uint32_t);
-    }
-    job->step = STEP_BYTES;
-    return true;
-}
-
-static int enqueue_step(struct job *job)
-{
-    struct loader *loader = job->loader;
-    struct lane *lane = loader->place->loading;
-    switch (job->step) {
-    case STEP_BYTES:
-        if (job->buffer == BUFFER_DIRECT)
-            return 0;
-        return lane_upload(lane,
-                           loader->plan.pieces[job->span->piece].piece->memory.dev +
-                               job->span->offset,
-                           job->bytes, job->span->bytes);
-    case STEP_TABLES:
-        return lane_upload(lane, job->table_dev, job->read.tables,
-                           job->read.n_tables * sizeof(uint32_t));
-    case STEP_DECODE:
-        return lane_decode(lane, job->status, job->decodes, job->n_decodes,
-                           &loader->resident->shape);
-    default:
-        job->fence = (struct device_request){.done = on_checked, .data = job};
-        return lane_fence(lane, &job->fence);
-    }
-}
-
-/* What the lane has not taken yet of the job: a lane that is full is asked again later, from that step on. */
-static int enqueue(struct job *job)
-{
-    for (;; job->step++) {
-        int rc = enqueue_step(job);
-        if (rc || job->step == STEP_FENCE)
-            return rc;
-    }
-}
-
-/* One decode (a check, for now) for each frame of the span that has bytes and no fault. */
-static int make_decodes(struct job *job)
-{
-    const struct span *span = job->span;
-    const struct source_chunk *chunks = job->loader->index->chunks + span->first;
-    uint64_t dev = job->loader->plan.pieces[span->piece].piece->memory.dev + span->offset;
-    job->decodes = calloc(span->n_frames, sizeof(*job->decodes));
-    job->frame_of = calloc(span->n_frames, sizeof(*job->frame_of));
-    job->status = calloc(span->n_frames, sizeof(*job->status));
-    if (!job->decodes || !job->frame_of || !job->status)
-        return STOW_NOMEM;
-    for (uint32_t i = 0; i < span->n_frames; i++) {
-        if (!chunk_is_stored(&chunks[i]) || job->read.bad[i])
-            continue;
-        job->frame_of[job->n_decodes] = i;
-        job->decodes[job->n_decodes++] =
-            (struct decode_job){.src = dev + job->read.at[i],
-                                .src_bytes = chunks[i].bytes,
-                                .form = chunks[i].raw ? STOW_FORM_RAW : STOW_FORM_BSLZ4};
-    }
-    return 0;
-}
-
-static void wait_for_room(struct job *job)
-{
-    job->next = job->loader->waiting;
-    job->loader->waiting = job;
-}
-
-/* Send a span that was read to the device. It may have to wait for memory or for the lane. */
-static void submit(struct job *job)
-{
-    struct loader *loader = job->loader;
-    if (job->step == STEP_PLACE && !place_tables(job)) {
-        wait_for_room(job);
-        return;
-    }
-    int rc = enqueue(job);
-    if (rc == STOW_BUSY) {
-        wait_for_room(job);
-        place_wait(loader->place, &loader->retry);
-    } else if (rc) {
-        fail(loader, &(struct stow_error){.code = rc, .text = "the device refused work"});
-        job_free(job);
-    } else {
-        place_submitted(loader->place);
+    job->chain.place = job->loader->place;
+    job->chain.lane = job->loader->place->loading;
+    job->chain.done = on_uploaded;
+    job->chain.data = job;
+    chain_begin(&job->chain);
+    chain_upload(&job->chain, job->encoder->scratch.chunks.dev + job->span->offset, job->bytes,
+                 job->span->bytes);
+    if (chain_start(&job->chain)) {
+        fail(job->loader, &job->chain.err);
+        job_end(job);
     }
 }
 
 static void read_on_pool(uv_work_t *work)
 {
     struct job *job = work->data;
-    if (!atomic_load(&job->loader->stop))
-        span_read(&job->read);
+    if (atomic_load(&job->loader->all.stop))
+        return;
+    if (job->first)
+        encoder_clear(job->encoder);
+    span_read(&job->read);
 }
 
 static void on_read(uv_work_t *work, int status)
@@ -284,66 +127,21 @@ static void on_read(uv_work_t *work, int status)
     (void)status; /* reads are never cancelled in the queue */
     struct job *job = work->data;
     struct loader *loader = job->loader;
+    loader->all.stage_ns[STAGE_READ] += uv_hrtime() - job->begun_ns;
     if (job->read.err.code)
         fail(loader, &job->read.err);
-    if (!loader->err.code && make_decodes(job))
-        fail(loader, &(struct stow_error){.code = STOW_NOMEM, .text = "no memory to load frames"});
-    if (loader->err.code) {
+    if (loader->err.code || job->buffer == BUFFER_DIRECT)
         job_end(job);
-        return;
-    }
-    submit(job);
-    loader_pump(loader);
-}
-
-/* ---- the pump ---- */
-
-static void on_piece(struct device_request *request)
-{
-    struct loader *loader = request->data;
-    loader->n_allocs--;
-    if (request->status)
-        fail(loader, &request->err);
-    for (size_t i = 0; i < loader->plan.n_pieces; i++) {
-        if (loader->plan.pieces[i].piece && &loader->plan.pieces[i].piece->request == request)
-            loader->plan.pieces[i].ready = true;
-    }
-    loader_pump(loader);
-}
-
-/* Have the memory of a plan asked for. True when it is there. */
-static bool have_piece(struct loader *loader, struct planned *wanted)
-{
-    if (wanted->piece || loader->err.code)
-        return wanted->ready;
-    struct shortage shortage;
-    struct stow_error err;
-    if ((size_t)(wanted - loader->plan.pieces) <
-        loader->plan.n_payload) { /* what was set aside for it */
-        loader->reserved -= piece_charge(wanted->bytes);
-        place_uncharge(loader->place, piece_charge(wanted->bytes));
-    }
-    int rc = resident_add_piece(loader->resident, wanted->bytes, on_piece, loader, &wanted->piece,
-                                &shortage);
-    if (!rc) {
-        loader->n_allocs++;
-        return false;
-    }
-    if (rc == STOW_NOROOM)
-        shortage_error(&shortage, loader->place, &err);
     else
-        error_set(&err, rc, "no memory");
-    fail(loader, &err);
-    return false;
+        upload(job);
 }
 
 static bool take_buffer(struct loader *loader, struct job *job)
 {
     const struct span *span = job->span;
-    uint8_t *host = loader->plan.pieces[span->piece].piece->memory.host;
-    if (host) {
+    if (!device_info(loader->place->device)->is_gpu) {
         job->buffer = BUFFER_DIRECT;
-        job->bytes = host + span->offset;
+        job->bytes = (uint8_t *)(uintptr_t)(job->encoder->scratch.chunks.dev + span->offset);
     } else if (span->bytes <= loader->place->staging.slot_bytes) {
         job->buffer = BUFFER_STAGING;
         job->bytes = staging_take(&loader->place->staging, &loader->staging);
@@ -351,97 +149,241 @@ static bool take_buffer(struct loader *loader, struct job *job)
         job->buffer = BUFFER_HEAP;
         job->bytes = malloc(span->bytes);
         if (!job->bytes)
-            fail(loader, &(struct stow_error){.code = STOW_NOMEM,
-                                              .text = "no memory to read a large frame"});
+            fail_nomem(loader);
     }
     return job->bytes != NULL;
 }
 
 /* Begin to read a span. False when it cannot begin now. */
-static bool begin_span(struct loader *loader, const struct span *span)
+static bool begin_span(struct loader *loader, size_t number)
 {
-    if (!have_piece(loader, &loader->plan.pieces[span->piece]))
-        return false;
     struct job *job = calloc(1, sizeof(*job));
     if (!job) {
-        fail(loader, &(struct stow_error){.code = STOW_NOMEM, .text = "no memory to load frames"});
+        fail_nomem(loader);
         return false;
     }
     job->loader = loader;
-    job->span = span;
+    job->encoder = loader->reading;
+    job->span = &loader->all.plan.spans[number];
+    job->first = number == loader->reading->segment->first_span;
     loader->n_jobs++;
-    if (!take_buffer(loader, job) ||
-        span_read_init(&job->read, loader->index, span, &loader->resident->shape, job->bytes)) {
+    if (!take_buffer(loader, job) || span_read_init(&job->read, loader->all.index, job->span,
+                                                    &loader->resident->shape, job->bytes)) {
         if (job->bytes)
-            fail(loader,
-                 &(struct stow_error){.code = STOW_NOMEM, .text = "no memory to load frames"});
+            fail_nomem(loader);
         job_free(job);
         return false;
     }
+    job->begun_ns = uv_hrtime();
     job->work.data = job;
     uv_queue_work(loader->loop, &job->work, read_on_pool, on_read);
     return true;
 }
 
-static void on_turn_closed(uv_handle_t *handle)
+/* ---- encoders ---- */
+
+static void begin_scratch(struct loader *loader, struct encoder *encoder)
 {
-    free(handle->data);
+    encoder->busy = true;
+    scratch_alloc(&encoder->scratch, loader->place->device, &loader->all.sizes);
 }
 
-/* Nothing is under way any more. The struct goes when libuv has let go of the timer. */
+/* Whether an encoder has come to be. The first one may try again with less; the others are not needed. */
+static void settle_scratch(struct loader *loader, struct encoder *encoder)
+{
+    struct stow_error err = encoder->scratch.err;
+    bool first = encoder == &loader->encoders[0];
+    if (!encoder->scratch.sizes.batch || encoder->busy) /* not asked for yet */
+        return;
+    if (!err.code) {
+        if (!encoder->scratch.memory[0].bytes) { /* the pieces of a failure are given back */
+            begin_scratch(loader, encoder);
+            return;
+        }
+        if (loader->all.sizes.flags)
+            memcpy(encoder->scratch.flags.host, loader->resident->sums.flags,
+                   loader->resident->shape.n_elems);
+        encoder->state = ENCODER_IDLE;
+        return;
+    }
+    bool room = err.code == STOW_NOROOM || err.code == STOW_NOMEM;
+    if (!room || (first && loader->all.sizes.batch == 1)) {
+        fail(loader, &err);
+        return;
+    }
+    if (!first) {
+        loader->n_wanted = (unsigned)(encoder - loader->encoders);
+        return;
+    }
+    loader->all.sizes.batch = (loader->all.sizes.batch + 1) / 2;
+    LOG_INFO("little memory on %s: %u frames are encoded at once",
+             device_info(loader->place->device)->name, loader->all.sizes.batch);
+    encoder->busy = scratch_free(&encoder->scratch);
+    if (!encoder->busy)
+        begin_scratch(loader, encoder);
+}
+
+static void pump_encoders(struct loader *loader)
+{
+    size_t turn;
+    for (unsigned i = 0; i < loader->n_wanted && !loader->err.code; i++) {
+        struct encoder *encoder = &loader->encoders[i];
+        if (encoder->state == ENCODER_NEW && !encoder->busy) {
+            if (encoder->scratch.sizes.batch)
+                settle_scratch(loader, encoder);
+            else if (i == 0 || loader->encoders[0].state != ENCODER_NEW)
+                begin_scratch(loader, encoder);
+        }
+    }
+    do {
+        turn = loader->all.turn;
+        for (unsigned i = 0; i < loader->n_wanted && !loader->err.code; i++)
+            encoder_pump(&loader->encoders[i]);
+    } while (turn != loader->all.turn);
+}
+
+/* The encoder whose segment the next span belongs to. NULL: none is free for it now. */
+static struct encoder *encoder_for_span(struct loader *loader)
+{
+    const struct plan *plan = &loader->all.plan;
+    if (loader->next_segment < plan->n_segments &&
+        plan->segments[loader->next_segment].first_span == loader->next_span) {
+        loader->reading = NULL;
+        for (unsigned i = 0; i < loader->n_wanted && !loader->reading; i++) {
+            if (loader->encoders[i].state == ENCODER_IDLE)
+                loader->reading = &loader->encoders[i];
+        }
+        if (loader->reading)
+            encoder_begin(loader->reading, &plan->segments[loader->next_segment++]);
+    }
+    return loader->reading;
+}
+
+/* ---- the pump ---- */
+
+/* Nothing of it is the lane's, the pool's or the service thread's. */
+static bool is_still(const struct loader *loader)
+{
+    bool busy =
+        loader->n_jobs || loader->all.room.asking || (loader->last_begun && !loader->last_done);
+    for (unsigned i = 0; i < loader->n_encoders; i++)
+        busy |= loader->encoders[i].busy;
+    return !busy;
+}
+
+static void note_timings(struct loader *loader)
+{
+    static const char *const names[N_STAGES] = {"read", "decode", "train", "encode", "place"};
+    for (int i = 0; i < N_STAGES; i++)
+        resident_time(loader->resident, names[i], (double)loader->all.stage_ns[i] * 1e-6);
+}
+
+static void loader_free(struct loader *loader)
+{
+    if (loader->n_freeing || !loader->turn_closed)
+        return;
+    free(loader);
+}
+
+static void on_turn_closed(uv_handle_t *handle)
+{
+    struct loader *loader = handle->data;
+    loader->turn_closed = true;
+    loader_free(loader);
+}
+
+static void on_scratch_freed(void *data)
+{
+    struct loader *loader = data;
+    loader->n_freeing--;
+    loader->store->n_freeing--;
+    loader_free(loader);
+}
+
+static void loader_drop(struct loader *loader)
+{
+    for (unsigned i = 0; i < loader->n_encoders; i++)
+        encoder_fini(&loader->encoders[i]);
+    encoding_fini(&loader->all);
+}
+
+/* Nobody works for it any more. Its scratch goes back to the device after on_done. */
+static void let_go(struct loader *loader)
+{
+    staging_forget(&loader->place->staging, &loader->staging);
+    loader_drop(loader);
+    for (unsigned i = 0; i < loader->n_encoders; i++) {
+        struct scratch *scratch = &loader->encoders[i].scratch;
+        scratch->changed = on_scratch_freed;
+        scratch->data = loader;
+        if (scratch_free(scratch)) {
+            loader->n_freeing++;
+            loader->store->n_freeing++;
+        }
+    }
+    uv_close((uv_handle_t *)&loader->turn, on_turn_closed);
+}
+
 static void finish(struct loader *loader)
 {
     struct resident *resident = loader->resident;
     struct stow_error err = loader->err;
-    bool all = resident->n_loaded == resident->n_frames;
-    assert(err.code || all);
+    assert(err.code || resident->n_loaded == resident->n_frames);
+    loader->over = true;
     if (!err.code) {
+        note_timings(loader);
         resident_settle(resident);
         resident->state = resident->forms[STOW_FORM_BAD] ? RESIDENT_DAMAGED : RESIDENT_COMPLETE;
         resident->last_used_ns = uv_hrtime();
     } else {
         resident->failure = err;
     }
-    place_uncharge(loader->place, loader->reserved);
-    staging_forget(&loader->place->staging, &loader->staging);
     struct loader_callbacks callbacks = loader->callbacks;
-    plan_fini(&loader->plan);
-    place_unwait(loader->place, &loader->retry);
-    uv_close((uv_handle_t *)&loader->turn, on_turn_closed);
+    let_go(loader);
     resident_changed(resident);
     callbacks.on_done(callbacks.data, err.code, &err);
     resident_unref(resident);
 }
 
-/* Try again. Once the load has failed only what the lane has a part of already goes on, to its fence: till then
- * the job's memory is the lane's. */
-static void resubmit_waiting(struct loader *loader)
+static void last_on_pool(uv_work_t *work)
 {
-    struct job *waiting = loader->waiting;
-    loader->waiting = NULL;
-    while (waiting) {
-        struct job *job = waiting;
-        waiting = job->next;
-        if (loader->err.code && job->step <= STEP_BYTES)
-            job_free(job);
-        else
-            submit(job);
-    }
+    struct loader *loader = work->data;
+    if (!atomic_load(&loader->all.stop))
+        loader->last_failed = encoding_add_fill(&loader->all) != 0;
+}
+
+static void on_last(uv_work_t *work, int status)
+{
+    (void)status;
+    struct loader *loader = work->data;
+    loader->last_done = true;
+    if (loader->last_failed)
+        fail_nomem(loader);
+    loader_pump(loader);
+}
+
+static void begin_last(struct loader *loader)
+{
+    loader->last_begun = true;
+    loader->last.data = loader;
+    uv_queue_work(loader->loop, &loader->last, last_on_pool, on_last);
 }
 
 static void loader_pump(struct loader *loader)
 {
-    resubmit_waiting(loader);
-    if (loader->plan.n_payload <
-        loader->plan.n_pieces) /* after: a job that finds no room has just planned some */
-        have_piece(loader, &loader->plan.pieces[loader->plan.n_pieces - 1]);
-    while (!loader->err.code && loader->next_span < loader->plan.n_spans &&
-           loader->n_jobs < MAX_JOBS && begin_span(loader, &loader->plan.spans[loader->next_span]))
+    if (loader->over)
+        return;
+    if (loader->all.room.err.code)
+        fail(loader, &loader->all.room.err);
+    pump_encoders(loader);
+    while (!loader->err.code && loader->next_span < loader->all.plan.n_spans &&
+           loader->n_jobs < MAX_JOBS && encoder_for_span(loader) &&
+           begin_span(loader, loader->next_span))
         loader->next_span++;
-    if (loader->err.code)
-        resubmit_waiting(loader);
-    bool more = !loader->err.code && loader->next_span < loader->plan.n_spans;
-    if (!more && !loader->n_jobs && !loader->n_allocs)
+    if (!loader->err.code && !loader->last_begun &&
+        loader->resident->n_loaded == loader->resident->n_frames && is_still(loader))
+        begin_last(loader);
+    if ((loader->err.code || loader->last_done) && is_still(loader))
         finish(loader);
 }
 
@@ -450,67 +392,76 @@ static void on_turn(uv_timer_t *timer)
     loader_pump(timer->data);
 }
 
-static void on_retry(struct place_retry *retry)
-{
-    loader_pump((struct loader *)((char *)retry - offsetof(struct loader, retry)));
-}
-
 static void on_staging(struct staging_waiter *waiter)
 {
     loader_pump((struct loader *)((char *)waiter - offsetof(struct loader, staging)));
 }
 
-/* The frame table counts too: a small file can have millions of frames that were never written. */
-static int charge_frames(struct loader *loader, struct stow_error *err)
+static void on_changed(void *data)
 {
-    struct resident *resident = loader->resident;
-    uint64_t bytes = loader->index->n_frames * sizeof(struct frame);
-    struct shortage shortage;
-    if (store_make_room(resident->store, loader->place, bytes, &shortage))
-        return shortage_error(&shortage, loader->place, err);
-    place_charge(loader->place, bytes);
-    resident->frames_charged = bytes;
-    return 0;
+    loader_pump(data);
 }
 
-/* The room for all of it must be there before the first byte is read, and stay there: nobody is evicted in vain,
- * and of two loads that do not fit together one is refused at once. */
-static int reserve_room(struct loader *loader, struct stow_error *err)
+static void on_progress(void *data)
 {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < loader->plan.n_pieces; i++)
-        bytes += piece_charge(loader->plan.pieces[i].bytes);
-    struct shortage shortage;
-    if (store_make_room(loader->resident->store, loader->place, bytes, &shortage))
-        return shortage_error(&shortage, loader->place, err);
-    place_charge(loader->place, bytes);
-    loader->reserved = bytes;
+    struct loader *loader = data;
+    loader->callbacks.on_progress(loader->callbacks.data, loader->resident->n_loaded,
+                                  loader->all.bytes_done);
+}
+
+static void on_failed(void *data, const struct stow_error *err)
+{
+    fail(data, err);
+}
+
+/* ---- begin ---- */
+
+static int make_encoders(struct loader *loader, struct stow_error *err)
+{
+    struct lane **lanes = loader->place->encoding;
+    const size_t n_lanes = sizeof(loader->place->encoding) / sizeof(*lanes);
+    for (; loader->n_encoders < loader->all.n_encoders; loader->n_encoders++) {
+        if (encoder_init(&loader->encoders[loader->n_encoders], &loader->all,
+                         lanes[loader->n_encoders % n_lanes])) {
+            encoder_fini(&loader->encoders[loader->n_encoders]);
+            return error_set(err, STOW_NOMEM, "no memory to load an acquisition");
+        }
+    }
+    loader->n_wanted = loader->n_encoders;
     return 0;
 }
 
 int loader_start(struct loader **loader_out, uv_loop_t *loop, struct resident *resident,
-                 const struct source *source, const struct loader_callbacks *callbacks,
-                 struct stow_error *err)
+                 const struct source *source, const struct loader_options *options,
+                 const struct loader_callbacks *callbacks, struct stow_error *err)
 {
+    static const struct loader_options usual;
     struct loader *loader = calloc(1, sizeof(*loader));
     if (!loader)
         return error_set(err, STOW_NOMEM, "no memory to load an acquisition");
+    if (!options)
+        options = &usual;
     loader->loop = loop;
     loader->resident = resident;
+    loader->store = resident->store;
     loader->place = resident->place;
-    loader->index = source_index(source);
     loader->callbacks = *callbacks;
     loader->staging.ready = on_staging;
-    loader->retry.retry = on_retry;
-    int rc = charge_frames(loader, err);
-    if (!rc && (describe_resident(resident, loader->index) ||
-                plan_init(&loader->plan, loader->index, &resident->shape)))
-        rc = error_set(err, STOW_NOMEM, "no memory for the table of %llu frames",
-                       (unsigned long long)loader->index->n_frames);
+    loader->all = (struct encoding){.loop = loop,
+                                    .resident = resident,
+                                    .index = source_index(source),
+                                    .keep = options->keep,
+                                    .data = loader,
+                                    .changed = on_changed,
+                                    .progress = on_progress,
+                                    .failed = on_failed};
+    if (!loader->all.keep.streams)
+        loader->all.keep.streams = 1;
+    int rc = encoding_init(&loader->all, &options->limits, err);
     if (!rc)
-        rc = reserve_room(loader, err);
+        rc = make_encoders(loader, err);
     if (rc) {
-        plan_fini(&loader->plan);
+        loader_drop(loader);
         free(loader);
         return rc;
     }

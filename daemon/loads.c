@@ -2,6 +2,8 @@
 #include "loads.h"
 
 #include "bind.h"
+#include "kept_load.h"
+#include "kept_open.h"
 #include "loader.h"
 #include "metrics.h"
 #include "source.h"
@@ -42,8 +44,12 @@ struct load {
     struct resident *resident; /* a reference */
     struct source *source;
     struct loader *loader;
+    struct kept_open *opening; /* to see whether the master is a .stow file */
+    struct kept_load *kept;    /* it is one */
+    uint64_t total_bytes;      /* that are to be read */
     int master_fd;
     char *path, *dataset;
+    struct keep keep;
     bool allow_gaps, changed,
         cancelling; /* changed: a file of the resident is not the same any more */
     struct waiter *waiters;
@@ -94,6 +100,8 @@ static void load_free(struct load *load)
     *at = load->next;
     load->loads->n_files -= load->n_files;
     drop_needs(load);
+    if (load->opening)
+        kept_open_cancel(load->opening);
     if (load->source)
         source_close(load->source);
     if (load->master_fd >= 0)
@@ -125,6 +133,7 @@ static struct load *load_new(struct loads *loads, struct place *place, int fd,
                           .master_fd = fd,
                           .path = path,
                           .dataset = dataset,
+                          .keep = options->keep,
                           .allow_gaps = options->allow_gaps,
                           .begun_ns = uv_hrtime()};
     loads->first = load;
@@ -232,7 +241,7 @@ void load_give(struct load *load, uint32_t file, int fd, const char *path, int e
         free(need->path);
         free(need);
     }
-    if (load->state == LOAD_INDEXING) {
+    if (load->state == LOAD_INDEXING && load->source) {
         source_give(load->source, file, fd, path, errno_value);
         return;
     }
@@ -247,7 +256,7 @@ void load_give(struct load *load, uint32_t file, int fd, const char *path, int e
 static void on_progress(void *data, uint64_t frames, uint64_t bytes)
 {
     struct load *load = data;
-    uint64_t now = uv_hrtime(), total = load->resident->source_bytes;
+    uint64_t now = uv_hrtime(), total = load->total_bytes;
     if (now - load->told_ns < PROGRESS_NS)
         return;
     load->told_ns = now;
@@ -267,6 +276,7 @@ static void on_loaded(void *data, int status, const struct stow_error *err)
 {
     struct load *load = data;
     load->loader = NULL;
+    load->kept = NULL;
     (void)status;
     if (!err->code) {
         resident_time(load->resident, "load", (double)(uv_hrtime() - load->indexed_ns) * 1e-6);
@@ -297,7 +307,27 @@ static void load_cancel(struct load *load)
     }
     load->resident->failure = err; /* from here on nobody joins it, */
     take_names_back(load);         /* and its names may mean the next load of the same source */
-    loader_cancel(load->loader);   /* on_loaded follows */
+    if (load->kept)
+        kept_load_cancel(load->kept);
+    else
+        loader_cancel(load->loader); /* on_loaded follows */
+}
+
+static const struct loader_callbacks loader_callbacks = {.on_progress = on_progress,
+                                                         .on_done = on_loaded};
+
+static void note_indexed(struct load *load)
+{
+    load->indexed_ns = uv_hrtime();
+    resident_time(load->resident, "index", (double)(load->indexed_ns - load->begun_ns) * 1e-6);
+}
+
+static void loading(struct load *load)
+{
+    load->state = LOAD_LOADING;
+    bind_names(load);
+    if (!load->waiters)
+        load_cancel(load);
 }
 
 static void on_indexed(void *data, int status, const struct stow_error *err)
@@ -307,21 +337,47 @@ static void on_indexed(void *data, int status, const struct stow_error *err)
         load_fail(load, err);
         return;
     }
-    load->indexed_ns = uv_hrtime();
-    resident_time(load->resident, "index", (double)(load->indexed_ns - load->begun_ns) * 1e-6);
-    static const struct loader_callbacks callbacks = {.on_progress = on_progress,
-                                                      .on_done = on_loaded};
-    struct loader_callbacks mine = callbacks;
+    note_indexed(load);
+    load->total_bytes = source_index(load->source)->chunk_bytes;
+    struct loader_callbacks mine = loader_callbacks;
     mine.data = load;
     struct stow_error why = {.code = 0};
-    if (loader_start(&load->loader, load->loads->loop, load->resident, load->source, &mine, &why)) {
+    struct loader_options options = {.keep = load->keep};
+    if (loader_start(&load->loader, load->loads->loop, load->resident, load->source, &options,
+                     &mine, &why)) {
         load_fail(load, &why);
         return;
     }
-    load->state = LOAD_LOADING;
-    bind_names(load);
-    if (!load->waiters)
-        load_cancel(load);
+    loading(load);
+}
+
+/* Options that choose something which a .stow file has chosen already. */
+static int check_kept(const struct load *load, struct stow_error *err)
+{
+    const char *option = load->dataset                  ? "--dataset"
+                         : load->keep.form != KEEP_AUTO ? "--form"
+                         : load->keep.streams > 1       ? "--streams"
+                                                        : NULL;
+    return option ? error_set(err, STOW_INVALID,
+                              "%s is a .stow file, and frames stay as it has them: load it "
+                              "without %s",
+                              load->path, option)
+                  : 0;
+}
+
+/* The master is a .stow file: it is all there is. */
+static void begin_kept(struct load *load, struct kept *kept)
+{
+    note_indexed(load);
+    load->total_bytes = kept->file_bytes - kept->payload_at;
+    struct loader_callbacks mine = loader_callbacks;
+    mine.data = load;
+    struct stow_error why = {.code = 0};
+    if (check_kept(load, &why) || kept_load_start(&load->kept, load->loads->loop, load->resident,
+                                                  kept, load->master_fd, load->path, &mine, &why))
+        load_fail(load, &why);
+    else
+        loading(load);
 }
 
 /* A file is asked for only while there is a descriptor left for it: the kernel would drop what does not fit,
@@ -354,13 +410,44 @@ static struct resident *new_resident(struct load *load, const struct stat *st, u
         resident_unref(resident);
         return NULL;
     }
+    resident->keep = load->keep;
+    if (!resident->keep.streams)
+        resident->keep.streams = 1;
     resident->origins[0] = origin_of(st);
     resident->origins[0].path = path;
     resident->n_origins = 1;
     return resident;
 }
 
-/* Start the reader child. The master's descriptor is the source's from here on. */
+/* Start the reader child. The descriptor is the source's from here on. */
+static int begin_source(struct load *load, int fd, struct stow_error *err)
+{
+    struct source_options options = {.dataset = load->dataset,
+                                     .path = load->path,
+                                     .allow_gaps = load->allow_gaps,
+                                     .reader = load->loads->reader};
+    struct source_callbacks callbacks = {.data = load, .on_need = on_need, .on_done = on_indexed};
+    return source_open(&load->source, load->loads->loop, fd, &options, &callbacks, err);
+}
+
+static void on_opened(void *data, int fd, struct kept *kept, const struct stow_error *err)
+{
+    struct load *load = data;
+    struct stow_error why = *err;
+    load->opening = NULL;
+    if (!why.code && !kept->n_frames) {
+        if (begin_source(load, fd, &why))
+            load_fail(load, &why);
+        return;
+    }
+    load->master_fd = fd;
+    if (why.code)
+        load_fail(load, &why);
+    else
+        begin_kept(load, kept);
+}
+
+/* Begin with the master, whatever it is. */
 static int begin_index(struct load *load, uid_t uid, struct stow_error *err)
 {
     struct stat st;
@@ -372,16 +459,12 @@ static int begin_index(struct load *load, uid_t uid, struct stow_error *err)
     if (load->resident)
         resident_unref(load->resident);
     load->resident = resident;
-    struct source_options options = {.dataset = load->dataset,
-                                     .path = load->path,
-                                     .allow_gaps = load->allow_gaps,
-                                     .reader = load->loads->reader};
-    struct source_callbacks callbacks = {.data = load, .on_need = on_need, .on_done = on_indexed};
     int fd = load->master_fd;
     load->master_fd = -1;
     load->state = LOAD_INDEXING;
     metrics.loads_total++;
-    return source_open(&load->source, load->loads->loop, fd, &options, &callbacks, err);
+    int rc = kept_open_start(&load->opening, load->loads->loop, fd, load->path, on_opened, load);
+    return rc ? error_set(err, rc, "no memory to load an acquisition") : 0;
 }
 
 /* ---- is it still the same? ---- */
@@ -446,7 +529,8 @@ static struct load *find_loading(struct loads *loads, const struct place *place,
     for (struct load *load = loads->first; load; load = load->next) {
         bool running = load->state == LOAD_INDEXING || load->state == LOAD_LOADING;
         if (running && load->resident->owner == waiter->uid &&
-            resident_is_of(load->resident, place, master, options->dataset, options->allow_gaps))
+            resident_is_of(load->resident, place, master, options->dataset, options->allow_gaps,
+                           options->keep))
             return load;
     }
     return NULL;
@@ -460,9 +544,11 @@ static struct resident *find_whole(struct loads *loads, const struct place *plac
 {
     const struct name *own = store_find_own(loads->store, waiter->name, waiter->uid);
     if (own && resident_is_whole(own->resident) &&
-        resident_is_of(own->resident, place, master, options->dataset, options->allow_gaps))
+        resident_is_of(own->resident, place, master, options->dataset, options->allow_gaps,
+                       options->keep))
         return own->resident;
-    return store_find_origin(loads->store, place, master, options->dataset, options->allow_gaps);
+    return store_find_origin(loads->store, place, master, options->dataset, options->allow_gaps,
+                             options->keep);
 }
 
 static void add_waiter(struct load *load, struct waiter *waiter)

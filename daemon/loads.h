@@ -2,7 +2,7 @@
  *
  * loads: the loads under way, and who waits for them.
  *
- * Clients that load the same source (device, master's inode, size, mtime, dataset) share one load and one
+ * Clients that load the same source (device, master's inode, size, mtime, dataset, form) share one load and one
  * resident. A source that is resident already is not believed to be unchanged by its master alone: the
  * client is asked for the files again, which also proves its right to them, and each must be the same.
  * A waiter is the asker's; when it leaves, by load_leave, and no other waits, the load is cancelled.
@@ -45,6 +45,7 @@ struct load_options {
     const char *path;    /* of the real master */
     const char *dataset; /* NULL: found */
     bool allow_gaps;
+    struct keep keep;
 };
 
 /* Begin a load or join one. fd is the master, the load's from here on, also on failure. *shared tells that

@@ -21,6 +21,7 @@
     X(batches_total, "batches", "Batches that were made ready.")                               \
     X(frames_total, "frames", "Frames that were decoded into slots.")                          \
     X(frames_bad_total, "frames", "Frames that were asked for and answered with an error.")    \
+    X(images_total, "requests", "Sums, mean patterns and centres of mass that were answered.") \
     X(decoded_bytes_total, "bytes", "Bytes that were decoded into slots.")                     \
     X(stale_releases_total, "releases",                                                        \
       "RELEASEs that named a slot or generation the client did not hold.")                     \

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "server.h"
 
+#include "commands.h"
+#include "kept_open.h"
+#include "kept_save.h"
 #include "loader.h"
 #include "session.h"
 #include "source.h"
+#include "verify.h"
 
 #define LOG_MODULE "server"
 #include "log.h"
@@ -137,6 +141,8 @@ static void drain(struct server *server)
     for (struct session *session = server->sessions; session; session = session->next) {
         for (struct session_stream *s = session->streams; s; s = s->next)
             stream_drain(s->stream);
+        tasks_end(session, &(struct stow_error){.code = STOW_SHUTDOWN,
+                                                .text = "the daemon is shutting down"});
         say_goodbye(session);
     }
     server->deadline_ns = uv_hrtime() + DRAIN_MS * UINT64_C(1000000);
@@ -286,6 +292,7 @@ int server_open(struct server *server, const struct config *config, struct stow_
                                    .store = &server->store,
                                    .reader = server->reader,
                                    .max_files = n / 4};
+    images_init(&server->images, &server->loop, &server->store);
     start_handles(server);
     return 0;
 }
@@ -304,9 +311,11 @@ static bool run_out(struct server *server)
 {
     uint64_t end_ns = uv_hrtime() + DRAIN_MS * UINT64_C(1000000);
     loads_clear(&server->loads);
+    images_clear(&server->images);
     store_clear(&server->store);
     while (!server->lost &&
-           (!store_is_idle(&server->store) || server->loads.first || source_count())) {
+           (!store_is_idle(&server->store) || server->loads.first || source_count() ||
+            kept_open_count() || kept_save_count() || verify_count())) {
         if (uv_hrtime() > end_ns)
             return false;
         uv_run(&server->loop, UV_RUN_ONCE); /* the timer of the drain turns it */

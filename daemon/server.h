@@ -8,6 +8,7 @@
 #define STOW_SERVER_H
 
 #include "config.h"
+#include "images.h"
 #include "listen.h"
 #include "loads.h"
 #include "store.h"
@@ -29,6 +30,7 @@ struct server {
     size_t n_places;
     struct store store;
     struct loads loads;
+    struct images images;
     struct session *sessions;
     unsigned n_sessions, max_sessions;
     uint8_t boot_id[BOOT_ID_BYTES];

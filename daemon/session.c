@@ -86,6 +86,12 @@ void session_close(struct session *session, const char *reason)
         stream_abandon(s->stream);
         free(s);
     }
+    while (session->images) {
+        struct session_image *i = session->images;
+        session->images = i->next;
+        image_abandon(i->image);
+        free(i);
+    }
     while (session->loads) {
         struct session_load *l = session->loads;
         session->loads = l->next;
@@ -93,6 +99,7 @@ void session_close(struct session *session, const char *reason)
         free(l->name);
         free(l);
     }
+    tasks_end(session, NULL);
     wire_flush(session->wire, NULL); /* a last word, if the socket takes it */
     uv_poll_stop(&session->poll);
     uv_close((uv_handle_t *)&session->poll, on_closed);

@@ -22,6 +22,8 @@
 #define SESSION_MAX_STALE 64u
 #define SESSION_MAX_STREAMS 128u /* each has a descriptor of the daemon's, whatever it is charged */
 #define SESSION_MAX_LOADS 16u    /* each has a child process */
+#define SESSION_MAX_TASKS 4u     /* saves and comparisons */
+#define SESSION_MAX_IMAGES 4u    /* each works in memory of its own */
 
 enum session_state { SESSION_NEW, SESSION_READY, SESSION_CLOSING };
 
@@ -34,12 +36,32 @@ struct session_stream {
     uint64_t acquisition;
 };
 
+/* A save or a comparison that is waited for. */
+struct session_task {
+    struct session_task *next;
+    struct session *session;
+    uint64_t id, request; /* request: what is still to be answered; 0: nothing */
+    struct kept_save *save;
+    struct verify *verify; /* one of both */
+};
+
 struct session_load {
     struct session_load *next;
     struct session *session;
     struct waiter waiter;
     uint64_t load;
     char *name;
+};
+
+/* A sum, mean pattern or centre of mass that is waited for. */
+struct session_image {
+    struct session_image *next;
+    struct session *session;
+    struct image *image;
+    uint64_t request;
+    enum image_kind kind;
+    enum weight_kind weights;
+    uint32_t n_sums;
 };
 
 struct session {
@@ -57,7 +79,10 @@ struct session {
     size_t n_uuids;
     struct session_stream *streams;
     struct session_load *loads;
-    unsigned n_streams, n_loads; /* in these lists */
+    struct session_task *tasks;
+    struct session_image *images;
+    unsigned n_images;
+    unsigned n_streams, n_loads, n_tasks; /* in these lists */
     unsigned n_stale;
     uint64_t since_ns; /* connected; or since when the backlog does not shrink */
     size_t last_backlog;

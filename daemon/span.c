@@ -185,3 +185,30 @@ void span_read(struct span_read *read)
     if (!read->err.code)
         find_blocks(read);
 }
+
+void span_explain(const struct source_index *index, uint64_t id, const struct frame_shape *shape,
+                  struct stow_error *why, struct stow_error *err)
+{
+    const struct source_chunk *chunk = &index->chunks[id];
+    struct span one = {.first = id, .n_frames = 1, .bytes = chunk->bytes};
+    struct span_read read;
+    uint8_t *bytes = malloc(one.bytes);
+    error_set(why, STOW_CORRUPT, "it cannot be decoded");
+    if (!bytes || span_read_init(&read, index, &one, shape, bytes)) {
+        free(bytes);
+        return;
+    }
+    span_read(&read);
+    struct decode_job job = {.src = (uintptr_t)bytes,
+                             .blocks = (uintptr_t)read.tables,
+                             .src_bytes = chunk->bytes,
+                             .form = chunk->raw ? STOW_FORM_RAW : STOW_FORM_BSLZ4};
+    if (read.err.code)
+        *err = read.err;
+    else if (read.n_faults)
+        error_set(why, read.faults[0].code, "%s", read.faults[0].text);
+    else if (!decode_frame(&job, shape, why))
+        error_set(why, STOW_CORRUPT, "the device could not decode it though the host can");
+    span_read_fini(&read);
+    free(bytes);
+}

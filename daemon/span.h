@@ -12,8 +12,8 @@
 /* What is read at once: frames first .. first + n_frames - 1, their stored bytes packed in frame order. */
 struct span {
     uint64_t first;
-    uint32_t n_frames, piece; /* which piece they go to, and where in it */
-    uint64_t offset, bytes;
+    uint32_t n_frames;
+    uint64_t offset, bytes; /* where they lie among the bytes of their segment */
 };
 
 /* A frame that cannot be kept, found while reading. */
@@ -46,6 +46,11 @@ void span_read_fini(struct span_read *read);
 /* Read the chunks and find their blocks. Any thread. A frame whose bytes cannot be had or whose chunk is
  * malformed becomes a fault; err is set when a file is no longer the one that was indexed. */
 void span_read(struct span_read *read);
+
+/* Why a frame that was read without a fault cannot be decoded: it is read once more, and decoded on the CPU. *why is
+ * always filled; err only where the load cannot go on. Any thread. */
+void span_explain(const struct source_index *index, uint64_t id, const struct frame_shape *shape,
+                  struct stow_error *why, struct stow_error *err);
 
 /* Whether a frame of the index has bytes to be read. */
 bool chunk_is_stored(const struct source_chunk *chunk);

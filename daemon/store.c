@@ -80,10 +80,40 @@ static void free_pieces(struct resident *resident)
     }
 }
 
+static void free_segments(struct resident *resident)
+{
+    for (size_t i = 0; i < resident->n_segments; i++)
+        free(resident->segments[i].packed);
+    free(resident->segments);
+    resident->segments = NULL;
+    resident->n_segments = 0;
+}
+
+static void free_sums(struct resident *resident)
+{
+    free(resident->sums.pixels);
+    free(resident->sums.stats);
+    free(resident->sums.flags);
+    resident->sums = (struct kept_sums){.pixels = NULL};
+}
+
+static void close_answers(struct resident *resident)
+{
+    int *fds = &resident->answers[0][0];
+    for (size_t i = 0; i < sizeof(resident->answers) / sizeof(fds[0]); i++) {
+        if (fds[i])
+            close(fds[i]);
+        fds[i] = 0;
+    }
+}
+
 /* Everything that only a resident in memory has. */
 static void drop_contents(struct resident *resident)
 {
     free_pieces(resident);
+    free_segments(resident);
+    free_sums(resident);
+    close_answers(resident);
     free(resident->frames);
     resident->frames = NULL;
     place_uncharge(resident->place, resident->frames_charged);
@@ -111,6 +141,7 @@ static void resident_free(struct resident *resident)
     for (size_t i = 0; i < resident->n_warnings; i++)
         free(resident->warnings[i]);
     free(resident->warnings);
+    remembered_free(resident->remembered);
     free(resident->dataset);
     free(resident);
 }
@@ -407,20 +438,29 @@ bool resident_is_whole(const struct resident *r)
     return r->state == RESIDENT_COMPLETE || r->state == RESIDENT_DAMAGED;
 }
 
+/* Who lets the loader choose is content with what somebody else chose. */
+static bool is_kept_as(const struct keep *is, const struct keep *asked)
+{
+    return (asked->form == KEEP_AUTO || asked->form == is->form) &&
+           (!asked->streams || asked->streams == is->streams);
+}
+
 bool resident_is_of(const struct resident *r, const struct place *place,
-                    const struct origin *master, const char *dataset, bool allow_gaps)
+                    const struct origin *master, const char *dataset, bool allow_gaps,
+                    struct keep keep)
 {
     bool same_dataset = dataset ? r->dataset && strcmp(dataset, r->dataset) == 0 : !r->dataset;
     return same_dataset && !r->failure.code && r->place == place && r->n_origins &&
-           (allow_gaps || !r->has_gaps) && origin_same(&r->origins[0], master);
+           (allow_gaps || !r->has_gaps) && is_kept_as(&r->keep, &keep) &&
+           origin_same(&r->origins[0], master);
 }
 
 struct resident *store_find_origin(struct store *store, const struct place *place,
                                    const struct origin *master, const char *dataset,
-                                   bool allow_gaps)
+                                   bool allow_gaps, struct keep keep)
 {
     for (struct resident *r = store->residents; r; r = r->next) {
-        if (resident_is_whole(r) && resident_is_of(r, place, master, dataset, allow_gaps))
+        if (resident_is_whole(r) && resident_is_of(r, place, master, dataset, allow_gaps, keep))
             return r;
     }
     return NULL;

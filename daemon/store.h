@@ -11,6 +11,7 @@
 #ifndef STOW_STORE_H
 #define STOW_STORE_H
 
+#include "kept.h"
 #include "place.h"
 
 #include <sys/types.h>
@@ -25,14 +26,40 @@ enum residence {
 
 #define FRAME_PENDING 0xff /* form of a frame that is not loaded yet */
 
+/* How an acquisition is to be kept: what is smallest, or as its loader says. */
+enum keep_form { KEEP_AUTO, KEEP_COUNTS, KEEP_BSLZ4, KEEP_RAW };
+struct keep {
+    enum keep_form form;
+    unsigned streams; /* of a frame of form counts; 0: any */
+};
+
 /* One stored frame. */
 struct frame {
     uint64_t addr;   /* of the stored bytes */
-    uint64_t blocks; /* of its block table, bslz4 */
+    uint64_t blocks; /* of its block table, bslz4; of its segment's table, counts */
     uint32_t bytes;
     uint8_t form; /* enum stow_form, or FRAME_PENDING */
     uint8_t code; /* of a bad frame: enum stow_code without its sign */
     uint16_t reserved;
+};
+
+/* Consecutive frames with one model. */
+struct segment {
+    uint64_t first, count;
+    uint64_t table; /* address of its struct counts_segment; 0: no frame of it has form counts */
+    uint32_t table_bytes;
+    uint8_t *packed; /* [packed_bytes] its model, as counts_model_pack has it */
+    size_t packed_bytes;
+};
+
+/* What was added up while the counts were in hand. Frames without counts (bad ones) have zeros and are in no sum;
+ * those never written count as what they are served as. */
+struct kept_sums {
+    uint64_t *pixels; /* [n_elems] over all frames that have counts; NULL: nothing is kept */
+    struct frame_stats *stats; /* [n_frames] */
+    uint8_t *flags;            /* [n_elems] not 0: flagged by the file; NULL: none */
+    uint64_t n_flagged;
+    uint64_t n_frames; /* that are in the sums */
 };
 
 /* Why frames are bad. */
@@ -90,12 +117,21 @@ struct resident {
     char *dataset;          /* as asked for; NULL: found */
     struct origin *origins; /* [n_origins], the master first */
     size_t n_origins;
+    struct remembered *remembered; /* loaded from a .stow file; else NULL */
     char **warnings;
     size_t n_warnings;
     /* how it is kept */
+    struct keep keep;
     struct frame *frames;         /* [n_frames] */
     uint64_t forms[STOW_N_FORMS]; /* frames in each, once all are settled */
     bool settled;
+    struct segment *segments; /* [n_segments] of segment_frames each, but for the last */
+    size_t n_segments;
+    uint64_t segment_frames;
+    struct kept_sums sums;
+    int answers
+        [2]
+        [2]; /* sealed memfds: mean, centre of mass of all frames; flagged pixels too. 0: not asked for yet */
     uint64_t frames_charged; /* of the place's budget, for that table */
     struct fault *faults;    /* [n_faults] in no order */
     size_t n_faults, faults_room;
@@ -127,7 +163,7 @@ struct store {
     struct resident *residents;
     struct name *names; /* sorted by text, then owner */
     uint64_t next_id;
-    unsigned n_freeing; /* pieces on their way back to the device */
+    unsigned n_freeing; /* pieces, and scratch of loads, on their way back to the device */
 };
 
 /* The places are the caller's and outlive the store. */
@@ -158,7 +194,7 @@ void resident_settle(struct resident *resident);
 
 /* Frames in each form so far, [STOW_N_FORMS]; pending ones count nowhere. */
 void resident_forms(const struct resident *resident, uint64_t *forms);
-/* Payload, tables and frame table. */
+/* Payload, tables of blocks and of segments, and frame table. */
 uint64_t resident_bytes(const struct resident *resident);
 
 /* Tell the watches. They may remove themselves meanwhile. */
@@ -203,13 +239,14 @@ void store_unbind(struct store *store, struct name *name);
 
 /* All its frames are in memory, or told to be bad. */
 bool resident_is_whole(const struct resident *resident);
-/* It is read from this master (and dataset, NULL: found), and has not failed. */
+/* It is read from this master (and dataset, NULL: found), kept as is asked for, and has not failed. */
 bool resident_is_of(const struct resident *resident, const struct place *place,
-                    const struct origin *master, const char *dataset, bool allow_gaps);
+                    const struct origin *master, const char *dataset, bool allow_gaps,
+                    struct keep keep);
 /* A whole resident of this master. One with gaps only for those who allow them. */
 struct resident *store_find_origin(struct store *store, const struct place *place,
                                    const struct origin *master, const char *dataset,
-                                   bool allow_gaps);
+                                   bool allow_gaps, struct keep keep);
 bool origin_same(const struct origin *a, const struct origin *b);
 
 const char *residence_name(enum residence state);

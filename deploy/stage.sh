@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 dir=${1:-stage}
 arch=${GPU_ARCH:-sm_80,sm_90,sm_120,compute_90}
 build=build-stage
-most_kib=40960
+most_kib=98304
 
 set_options="-Dinstall_tests=true -Dgpu_arch=$arch"
 rm -rf "$dir"
@@ -31,21 +31,30 @@ ninja --quiet -C $build
 meson install -C $build --quiet
 
 tests=$dir/libexec/framestow/tests
+# Of the C tests only those that tests/gpu.sh runs: each has a copy of all kernels in it.
+for file in "$tests"/*_test; do
+    case ${file##*/} in
+    gpu_*_test | device_test | lane_test | work_test) ;;
+    *) rm "$file" ;;
+    esac
+done
 find "$dir" -type f -perm -u+x | while read -r file; do
     # Line numbers of the kernels stay in the cubin; those of the C are not needed there.
     strip --strip-unneeded "$file" 2>/dev/null || :
 done
 
-wanted='libuv\.so|libprotobuf-c\.so|libjson-c\.so'
+wanted='libuv\.so|libprotobuf-c\.so|libjson-c\.so|libxxhash\.so'
 find "$dir/bin" "$dir/libexec" -type f -perm -u+x -exec ldd {} + 2>/dev/null |
     awk '$2 == "=>" { print $3 }' | sort -u | grep -E "/($wanted)" | while read -r library; do
     cp -L "$library" "$dir/lib/"
 done
 
 # Scripts: the demo, what needs a GPU, and the end-to-end tests (FRAMESTOW_BIN=DIR/bin FRAMESTOW_DEVICE=cuda:0).
-install -m 755 deploy/demo.py tests/gpu.sh tests/bench/*.py "$tests/"
+install -m 755 deploy/demo.py tests/gpu.sh tests/bench/*.py tests/bench/*.sh "$tests/"
 install -m 644 tests/*.py "$tests/"
 cp -r tests/corpus "$tests/"
+install -d "$tests/golden"
+install -m 644 tests/golden/*.stow "$tests/golden/"
 
 kib=$(du -sk "$dir" | cut -f 1)
 echo "$dir: $kib KiB"

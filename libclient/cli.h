@@ -76,6 +76,10 @@ bool cli_number(const char *text, uint64_t max, uint64_t *number);
 /* Two numbers with `between` between them, as 64x64 or 3,5. */
 bool cli_pair(const char *text, char between, uint64_t pair[2]);
 
+/* Name frames that cannot be given on stderr, those in a row with one reason together. ids are sorted. CLI_DONE, or
+ * what went wrong. */
+int cli_name_bad(struct stow_client *client, const char *name, uint64_t *ids, size_t n);
+
 /* ---- text (cli_text.c) ----------------------------------------------------------------------- */
 
 /* A copy with control characters, if asked, and bytes that are not UTF-8 as \xNN; freed by the
@@ -89,6 +93,9 @@ void cli_print(FILE *to, const char *text);
 #define CLI_SIZE_TEXT 32
 const char *cli_size(char text[CLI_SIZE_TEXT], uint64_t bytes);
 
+/* A bar on the terminal: 0, go on. drawn: a bool, set once something was drawn (cli_load.c). */
+int cli_draw(void *drawn, const struct stow_progress *progress);
+
 struct json_object *cli_json_text(const char *text);
 struct json_object *cli_json_real(double value, int decimals); /* decimals: 1 to 3 */
 struct json_object *cli_json_info(const struct stow_info *info);
@@ -101,6 +108,11 @@ int cli_ls(struct cli *cli, int argc, char **argv);
 int cli_info(struct cli *cli, int argc, char **argv);
 int cli_unload(struct cli *cli, int argc, char **argv);
 int cli_frames(struct cli *cli, int argc, char **argv);
+int cli_save(struct cli *cli, int argc, char **argv);
+int cli_verify(struct cli *cli, int argc, char **argv);
+int cli_sum(struct cli *cli, int argc, char **argv);
+int cli_mean(struct cli *cli, int argc, char **argv);
+int cli_com(struct cli *cli, int argc, char **argv);
 int cli_stats(struct cli *cli, int argc, char **argv);
 int cli_doctor(struct cli *cli, int argc, char **argv);
 int cli_version(struct cli *cli, int argc, char **argv);

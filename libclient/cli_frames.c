@@ -5,7 +5,6 @@
 #include "cli.h"
 #include "cli_ids.h"
 #include "cli_out.h"
-#include "error.h"
 
 #include <json-c/json.h>
 #include <openssl/evp.h>
@@ -195,35 +194,6 @@ static int run_stream(struct course *course, const struct wish *wish)
 
 /* ---- what is said of it ---------------------------------------------------------------------- */
 
-/* Name the bad frames, those in a row with one reason together. */
-static int name_bad(struct course *course, const char *name)
-{
-    struct stow_error why, next = {.code = 0};
-    struct numbers *bad = &course->bad;
-    if (bad->n)
-        qsort(bad->values, bad->n, sizeof(bad->values[0]), by_value);
-    for (size_t i = 0, end; i < bad->n; i = end) {
-        if (i == 0 && stow_frame_error(course->client, name, bad->values[0], &next))
-            return cli_error(course->client);
-        why = next;
-        for (end = i + 1; end < bad->n; end++) {
-            if (bad->values[end] == bad->values[end - 1])
-                continue;
-            if (stow_frame_error(course->client, name, bad->values[end], &next))
-                return cli_error(course->client);
-            if (bad->values[end] != bad->values[end - 1] + 1 || next.code != why.code ||
-                strcmp(next.text, why.text))
-                break;
-        }
-        fprintf(stderr, bad->values[end - 1] == bad->values[i] ? "frame %llu" : "frames %llu-%llu",
-                (unsigned long long)bad->values[i], (unsigned long long)bad->values[end - 1]);
-        fprintf(stderr, ": %s: ", error_name(why.code));
-        cli_print(stderr, why.text);
-        fputc('\n', stderr);
-    }
-    return CLI_DONE;
-}
-
 static double handoff_us(const struct numbers *sorted, double part)
 {
     if (sorted->n == 0)
@@ -274,7 +244,7 @@ static int finish(const struct cli *cli, struct course *course, const struct wis
 {
     unsigned char hash[EVP_MAX_MD_SIZE];
     unsigned n = 0;
-    int rc = name_bad(course, wish->name);
+    int rc = cli_name_bad(course->client, wish->name, course->bad.values, course->bad.n);
     bool partly = course->bad.n && !wish->skip_bad;
     if (rc)
         return rc;

@@ -17,8 +17,7 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The bar on a terminal: 0, go on. data: whether something was drawn. */
-static int draw(void *data, const struct stow_progress *p)
+int cli_draw(void *data, const struct stow_progress *p)
 {
     char bar[BAR + 1], have[CLI_SIZE_TEXT], all[CLI_SIZE_TEXT];
     bool *drawn = data;
@@ -92,16 +91,17 @@ static int take_option(const struct cli *cli, int option, struct stow_load_optio
             return cli_usage(cli, "--scan %s: rows x columns, as 64x64", optarg);
         break;
     case FORM:
-        if (strcmp(optarg, "counts") == 0)
-            return later(cli, "--form counts");
-        if (strcmp(optarg, "auto") != 0 && strcmp(optarg, "bslz4") != 0 &&
-            strcmp(optarg, "raw") != 0)
-            return cli_usage(cli, "--form %s: auto, bslz4 or raw", optarg);
+        if (strcmp(optarg, "auto") != 0 && strcmp(optarg, "counts") != 0 &&
+            strcmp(optarg, "bslz4") != 0 && strcmp(optarg, "raw") != 0)
+            return cli_usage(cli, "--form %s: auto, counts, bslz4 or raw", optarg);
         o->form = optarg;
         break;
     case SKIP: return later(cli, "--skip-per-line");
     case OFFSET: return later(cli, "--offset");
-    default: return later(cli, "--streams");
+    default:
+        if (optarg[0] < '1' || optarg[0] > '8' || optarg[1])
+            return cli_usage(cli, "--streams %s: a number from 1 to 8", optarg);
+        o->streams = (unsigned)(optarg[0] - '0');
     }
     return CLI_DONE;
 }
@@ -116,7 +116,7 @@ static int load(const struct cli *cli, const char *path, struct stow_load_option
     if (!client)
         return exit_code;
     if (isatty(STDERR_FILENO)) {
-        options->progress = draw;
+        options->progress = cli_draw;
         options->progress_data = &drawn;
     }
     int rc = stow_load(client, path, options, &info);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli_out.h"
 #include "cli.h"
+#include "cli_picture.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -191,6 +192,66 @@ static bool write_png(struct cli_out *out)
     }
     png_destroy_write_struct(&png, &header);
     free(frame);
+    return ok;
+}
+
+/* ---- an array at once ------------------------------------------------------------------------- */
+
+static bool write_array(FILE *file, const struct cli_array *array)
+{
+    char header[NPY_HEADER + 1];
+    uint64_t n = 1;
+    int at = snprintf(header, sizeof(header),
+                      "\x93NUMPY%c%c%c%c{'descr': '<%s', 'fortran_order': False, 'shape': (", 1, 0,
+                      (int)(NPY_HEADER - 10), 0, array->dtype);
+    for (unsigned i = 0; i < array->n_dims; i++) {
+        n *= array->shape[i];
+        at += snprintf(header + at, sizeof(header) - (size_t)at, "%llu, ",
+                       (unsigned long long)array->shape[i]);
+    }
+    at += snprintf(header + at, sizeof(header) - (size_t)at, "), }");
+    memset(header + at, ' ', NPY_HEADER - (unsigned)at);
+    header[NPY_HEADER - 1] = '\n';
+    return fwrite(header, NPY_HEADER, 1, file) == 1 &&
+           (n == 0 || fwrite(array->values, 8 * n, 1, file) == 1);
+}
+
+static bool write_picture(FILE *file, const struct cli_array *array)
+{
+    struct cli_picture picture;
+    bool drawn = cli_picture_draw(&picture, array);
+    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
+    png_infop header = png ? png_create_info_struct(png) : NULL;
+    bool ok = drawn && header &&
+              encode_png(file, png, header, picture.grey, picture.width, picture.height);
+    png_destroy_write_struct(&png, &header);
+    cli_picture_free(&picture);
+    return ok;
+}
+
+bool cli_out_array(const char *path, const struct cli_array *array)
+{
+    bool picture;
+    cli_out_known(path, &picture);
+    if (picture && !cli_picture_fits(array)) {
+        cli_failed("%s: a picture has two dimensions of up to %u pixels; write this one as .npy",
+                   path, CLI_PICTURE_MAX);
+        return false;
+    }
+    FILE *file = open_temporary(path);
+    if (file)
+        errno = 0;
+    bool ok = file && (picture ? write_picture(file, array) : write_array(file, array)) &&
+              fflush(file) == 0 && rename(temporary, path) == 0;
+    if (!ok)
+        cli_failed("writing %s: %s", path, strerror(errno ? errno : EIO));
+    if (file) {
+        if (!ok)
+            unlink(temporary);
+        watch_signals(false);
+        fclose(file);
+    }
+    temporary[0] = 0;
     return ok;
 }
 

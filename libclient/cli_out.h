@@ -25,6 +25,16 @@ bool cli_out_write(struct cli_out *out, const void *frames, size_t bytes);
  * left. */
 bool cli_out_publish(struct cli_out *out);
 
+/* A whole array as a file at once: .npy, or of two dimensions a picture with a bar of its values. dtype: u8, i8, f8.
+ * false: it said why not, nothing is left. */
+struct cli_array {
+    const char *dtype;
+    const void *values; /* C order */
+    uint64_t shape[4];
+    unsigned n_dims;
+};
+bool cli_out_array(const char *path, const struct cli_array *array);
+
 /* Frees out and leaves nothing. NULL is allowed. */
 void cli_out_drop(struct cli_out *out);
 

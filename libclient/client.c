@@ -132,16 +132,24 @@ static int on_event(struct stow_client *client, const Stow__Event *event)
                   event->goodbye->reason[0] ? ": " : "", event->goodbye->reason);
         return 0;
     case STOW__EVENT__BODY_NEED_FILES:
-        if (client->load)
-            load_on_need(client->load, event->need_files);
+        if (client->course)
+            course_on_need(client->course, event->need_files);
         return 0;
     case STOW__EVENT__BODY_PROGRESS:
-        if (client->load)
-            load_on_progress(client->load, event->progress);
+        if (client->course)
+            course_on_progress(client->course, event->progress);
         return 0;
     case STOW__EVENT__BODY_LOADED:
-        if (client->load)
-            load_on_loaded(client->load, event->loaded);
+        if (client->course)
+            course_on_loaded(client->course, event->loaded);
+        return 0;
+    case STOW__EVENT__BODY_SAVED:
+        if (client->course)
+            course_on_saved(client->course, event->saved);
+        return 0;
+    case STOW__EVENT__BODY_VERIFIED:
+        if (client->course)
+            course_on_verified(client->course, event->verified);
         return 0;
     default: /* of a newer daemon */ return 0;
     }
@@ -261,7 +269,7 @@ static int await(struct stow_client *client, uint64_t id, uint64_t limit_ns)
     return 0;
 }
 
-static int ask_within(struct stow_client *client, Stow__Request *request, const int *fds,
+int client_ask_within(struct stow_client *client, Stow__Request *request, const int *fds,
                       size_t n_fds, Stow__Reply__BodyCase kind, struct answer *answer,
                       uint64_t limit_ns)
 {
@@ -273,9 +281,8 @@ static int ask_within(struct stow_client *client, Stow__Request *request, const 
         return rc;
     *answer = client->answer;
     client->answer = (struct answer){.message = NULL};
-    if (kind !=
-        STOW__REPLY__BODY_LOAD) /* what follows that reply is for a load that has no number yet */
-        slots_settle(client);
+    if (kind != STOW__REPLY__BODY_LOAD && kind != STOW__REPLY__BODY_SAVE)
+        slots_settle(client); /* what follows those is for a course that has no number yet */
     if (answer->reply->body_case == kind)
         return 0;
     if (answer->reply->body_case == STOW__REPLY__BODY_ERROR)
@@ -290,7 +297,7 @@ static int ask_within(struct stow_client *client, Stow__Request *request, const 
 int client_ask(struct stow_client *client, Stow__Request *request, const int *fds, size_t n_fds,
                Stow__Reply__BodyCase kind, struct answer *answer)
 {
-    return ask_within(client, request, fds, n_fds, kind, answer, CLIENT_REPLY_NS);
+    return client_ask_within(client, request, fds, n_fds, kind, answer, CLIENT_REPLY_NS);
 }
 
 int client_ask_done(struct stow_client *client, Stow__Request *request)
@@ -424,8 +431,8 @@ static int say_hello(struct stow_client *client)
     Stow__Request request = STOW__REQUEST__INIT;
     request.body_case = STOW__REQUEST__BODY_HELLO;
     request.hello = &hello;
-    int rc =
-        ask_within(client, &request, NULL, 0, STOW__REPLY__BODY_HELLO, &client->hello, HELLO_NS);
+    int rc = client_ask_within(client, &request, NULL, 0, STOW__REPLY__BODY_HELLO, &client->hello,
+                               HELLO_NS);
     if (rc)
         return rc;
     if (client->hello.reply->hello->protocol != PROTOCOL)

@@ -21,7 +21,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-struct load;
+struct course;
 
 /* A reply as it came, with its descriptors; -1: taken. */
 struct answer {
@@ -49,7 +49,7 @@ struct stow_client {
     char *daemon_devices;
     char daemon_kinds[64];
 
-    struct load *load; /* under way; NULL: none */
+    struct course *course; /* under way; NULL: none */
 
     struct stow_stream *streams;
     uint32_t last_stream;
@@ -76,6 +76,11 @@ int client_check(struct stow_client *client);
  * the last error set. */
 int client_ask(struct stow_client *client, Stow__Request *request, const int *fds, size_t n_fds,
                Stow__Reply__BodyCase kind, struct answer *answer);
+
+/* The same with more time than CLIENT_REPLY_NS for the answer. */
+int client_ask_within(struct stow_client *client, Stow__Request *request, const int *fds,
+                      size_t n_fds, Stow__Reply__BodyCase kind, struct answer *answer,
+                      uint64_t limit_ns);
 
 /* The same where the answer is only Done. */
 int client_ask_done(struct stow_client *client, Stow__Request *request);
@@ -109,9 +114,11 @@ static inline ProtobufCBinaryData client_bytes(const char *text, size_t n)
 /* answers.c: an acquisition as it came, in one heap block; NULL: out of memory. */
 struct stow_info *answer_info(const Stow__Acquisition *from);
 
-/* load.c: the course of a load, from client_turn. */
-void load_on_need(struct load *load, const Stow__NeedFiles *need);
-void load_on_progress(struct load *load, const Stow__Progress *progress);
-void load_on_loaded(struct load *load, const Stow__Loaded *loaded);
+/* course.c, from client_turn. */
+void course_on_need(struct course *course, const Stow__NeedFiles *need);
+void course_on_progress(struct course *course, const Stow__Progress *progress);
+void course_on_loaded(struct course *course, const Stow__Loaded *loaded);
+void course_on_saved(struct course *course, const Stow__Saved *saved);
+void course_on_verified(struct course *course, const Stow__Verified *verified);
 
 #endif

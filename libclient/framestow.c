@@ -11,8 +11,9 @@
 
 static const struct cli_command commands[] = {
     {"load",
-     "FILE [--name NAME] [--replace] [--share user|group|all] [--device cuda:N|host]\n"
-     "           [--dataset PATH] [--scan YxX] [--allow-gaps] [--form auto|bslz4|raw]",
+     "FILE|FILE.stow [--name NAME] [--replace] [--share user|group|all] [--device cuda:N|host]\n"
+     "           [--dataset PATH] [--scan YxX] [--allow-gaps] [--form auto|counts|bslz4|raw]\n"
+     "           [--streams N]",
      "have an acquisition in the daemon's memory, and wait until it is", cli_load},
     {"ls", "", "what is loaded", cli_ls},
     {"info", "NAME", "all that is known of one acquisition", cli_info},
@@ -28,6 +29,31 @@ static const struct cli_command commands[] = {
      "maximum\n"
      "             (flagged) are left out of that and drawn white",
      cli_frames},
+    {"save", "NAME FILE.stow [--force] [--sha256]",
+     "write an acquisition to a file that loads in a fraction of the time. It is there whole or "
+     "not at\n"
+     "             all, and no file is ever replaced. One larger than its source is written with\n"
+     "             --force only; --sha256 keeps a hash of each source file in it",
+     cli_save},
+    {"verify", "NAME", "read the source again and compare every count", cli_verify},
+    {"sum",
+     "NAME (--mask FILE.npy | --annulus INNER,OUTER)... [--center Y,X|auto] [--flagged]\n"
+     "           [--frames IDS] --out FILE.npy|FILE.png",
+     "virtual images: for each frame the sum of weight * count over the detector.\n"
+     "             A mask is an array of weights of the detector's shape, bool, integer or float, "
+     "or a\n"
+     "             stack of these; an annulus is INNER <= r < OUTER pixels about the detector's "
+     "middle,\n"
+     "             a given centre, or (auto) that of the bright disk. Several give an array more "
+     "of\n"
+     "             axes, masks first. uint64; int64 where a weight is negative, float64 where one "
+     "is no\n"
+     "             whole number. Pixels that the file flags are left out unless --flagged",
+     cli_sum},
+    {"mean", "NAME [--sum] [--flagged] [--frames IDS] --out FILE.npy|FILE.png",
+     "the mean diffraction pattern, or the sum of each pixel over frames", cli_mean},
+    {"com", "NAME [--flagged] [--frames IDS] --out FILE.npy",
+     "the centre of mass of each frame, row and column; NaN where it has no counts", cli_com},
     {"stats", "[--prometheus]", "the daemon's figures", cli_stats},
     {"doctor", "", "what works here, and what does not and why", cli_doctor},
     {"version", "", "the version of this program", cli_version},

@@ -103,18 +103,18 @@ int ring_choose(struct stow_client *client, const char *name, enum stow_memory m
     }
 }
 
-static int ids_memfd(const uint64_t *ids, size_t n, struct stow_error *err)
+int ring_memfd(const void *data, size_t bytes, const char *what, struct stow_error *err)
 {
-    int fd = memfd_create("framestow ids", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = memfd_create("framestow request", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
-        return error_errno(err, errno, "making a list of %zu frames", n);
-    const uint8_t *from = (const uint8_t *)ids;
-    for (size_t done = 0, bytes = n * sizeof(ids[0]); done < bytes;) {
+        return error_errno(err, errno, "making %s of %zu bytes", what, bytes);
+    const uint8_t *from = data;
+    for (size_t done = 0; done < bytes;) {
         ssize_t put = write(fd, from + done, bytes - done);
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0) {
-            int rc = error_errno(err, errno, "writing a list of %zu frames", n);
+            int rc = error_errno(err, errno, "writing %s of %zu bytes", what, bytes);
             close(fd);
             return rc;
         }
@@ -128,7 +128,7 @@ int ring_ids_open(struct ring_ids *list, const uint64_t *ids, size_t n, struct s
 {
     *list = (struct ring_ids){.n = n, .fd = -1};
     if (n > MAX_INLINE_IDS) {
-        list->fd = ids_memfd(ids, n, err);
+        list->fd = ring_memfd(ids, n * sizeof(ids[0]), "a list of frames", err);
         return list->fd < 0 ? list->fd : 0;
     }
     list->here = (uint64_t *)(uintptr_t)ids; /* protobuf-c does not write to it */

@@ -46,6 +46,9 @@ struct ring_wish {
 int ring_choose(struct stow_client *client, const char *name, enum stow_memory memory,
                 struct ring_wish *wish);
 
+/* A sealed memfd of these bytes, the caller's; negative: why there is none. what: "a list", for the sentence. */
+int ring_memfd(const void *data, size_t bytes, const char *what, struct stow_error *err);
+
 /* A list of frames as it travels: in the message, or in a sealed memfd where it is long. */
 struct ring_ids {
     size_t n;

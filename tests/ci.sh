@@ -100,14 +100,14 @@ check_format()
     return 1
 }
 
-# Both fuzzers at once, each from the corpus that is kept; what they find stays in the build folder.
+# All fuzzers at once, each from the corpus that is kept; what they find stays in the build folder.
 run_fuzzers()
 {
     fuzzers=
-    for target in wire bslz4; do
+    for target in wire bslz4 counts kept; do
         found=build-fuzz/found-$target
         mkdir -p "$found"
-        "build-fuzz/fuzz_$target" -max_total_time="$fuzz_seconds" -max_len=8192 -print_final_stats=1 \
+        "build-fuzz/fuzz_$target" -max_total_time="$fuzz_seconds" -max_len=20480 -print_final_stats=1 \
             -artifact_prefix="build-fuzz/$target-" "$found" "tests/corpus/$target" >"build-fuzz/$target.log" 2>&1 &
         fuzzers="$fuzzers $target:$!"
     done
@@ -132,7 +132,7 @@ unrandomized()
 }
 
 # What has threads, or talks to a process that has: the rest would only be slow there.
-threaded="client_test device_test lane_test slots_test source_test store_test stream_test
+threaded="client_test device_test encoder_test kept_test lane_test slots_test source_test store_test stream_test work_test
     test_cli test_daemon test_digests test_protocol"
 
 do_build() { step "build with gcc" compile build; }
@@ -156,12 +156,12 @@ do_tsan()
 do_fuzz()
 {
     CC=clang CXX=clang++ step "build the fuzzers" compile_fuzzers &&
-        step "fuzz the wire and bslz4, $fuzz_seconds s each" run_fuzzers
+        step "fuzz the wire, bslz4, counts and .stow files, $fuzz_seconds s each" run_fuzzers
 }
 compile_fuzzers()
 {
     configure build-fuzz -Dcuda=disabled -Dfuzz=true -Doptimization=1 &&
-        ninja --quiet -C build-fuzz fuzz_wire fuzz_bslz4
+        ninja --quiet -C build-fuzz fuzz_wire fuzz_bslz4 fuzz_counts fuzz_kept
 }
 
 [ $# -gt 0 ] || set -- build test format clang asan tsan fuzz

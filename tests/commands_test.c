@@ -205,16 +205,17 @@ static void test_load_refusals(void)
         size_t n_fds;
         bool is_directory;
         int code;
+        uint32_t streams;
     } cases[] = {
-        {"n", "", "", 0, 0, 0, false, STOW_INVALID},
-        {"n", "", "", 0, 0, 2, false, STOW_INVALID},
-        {"", "", "", 0, 0, 1, false, STOW_INVALID},
-        {"n", "cuda:7", "", 0, 0, 1, false, STOW_UNKNOWN},
-        {"n", "", "raw", 0, 0, 1, false, STOW_UNSUPPORTED},
-        {"n", "", "zip", 0, 0, 1, false, STOW_INVALID},
-        {"n", "", "", 4, 0, 1, false, STOW_INVALID},
-        {"n", "", "", 0, 9, 1, false, STOW_INVALID},
-        {"n", "", "", 0, 0, 1, true, STOW_SOURCE},
+        {"n", "", "", 0, 0, 0, false, STOW_INVALID, 0},
+        {"n", "", "", 0, 0, 2, false, STOW_INVALID, 0},
+        {"", "", "", 0, 0, 1, false, STOW_INVALID, 0},
+        {"n", "cuda:7", "", 0, 0, 1, false, STOW_UNKNOWN, 0},
+        {"n", "", "zip", 0, 0, 1, false, STOW_INVALID, 0},
+        {"n", "", "", 4, 0, 1, false, STOW_INVALID, 0},
+        {"n", "", "", 0, 9, 1, false, STOW_INVALID, 0},
+        {"n", "", "", 0, 0, 1, true, STOW_SOURCE, 0},
+        {"n", "", "counts", 0, 0, 1, false, STOW_INVALID, 9},
     };
     int before = count_fds();
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -225,6 +226,7 @@ static void test_load_refusals(void)
         load.device = (char *)cases[i].device;
         load.form = (char *)cases[i].form;
         load.scan_y = cases[i].scan_y;
+        load.streams = cases[i].streams;
         load.share = (Stow__Share)cases[i].share;
         REQUEST(request, LOAD, load, load, 70);
         int fds[2] = {cases[i].is_directory ? directory : file, file};

@@ -8,15 +8,17 @@
 # PREFIX  an installed tree: bin, lib, libexec/framestow with its tests folder (meson -Dinstall_tests=true)
 # OUT     gets report.txt (all that the steps said), summary.txt (a line a step), bench.jsonl (the figures),
 #         daemon.log
-# STEP    only these: tests sanitizer demo users handoff bench load. All of them without.
+# STEP    only these: tests sanitizer demo users handoff random bench codec load. All of them without.
 #
 # FRAMESTOW_DEVICE: another device than cuda:0; host tries out the script itself.
+# FRAMESTOW_SAMPLES: a folder of x_NAME.gz, 512 or more frames of 192 x 192 uint16 each, for the step codec.
+# FRAMESTOW_PROTOTYPE: a folder with another decoder to race against, see bench/counts_race.sh.
 # A step that fails or takes too long is counted and the next one runs. Exits 1 if any failed.
 set -u
 umask 022
 
 if [ $# -lt 2 ]; then
-    sed -n '3,16s/^# \{0,1\}//p' "$0" >&2
+    sed -n '3,18s/^# \{0,1\}//p' "$0" >&2
     exit 2
 fi
 mkdir -p "$2" || exit 2
@@ -27,7 +29,7 @@ shift 2
 device=${FRAMESTOW_DEVICE:-cuda:0}
 kinds='cuda-ipc cuda-fd'
 [ "$device" != host ] || kinds=host-fd
-wanted=${*:-tests sanitizer demo users handoff bench load}
+wanted=${*:-tests sanitizer demo users handoff random bench codec load}
 
 # A copy that another user can reach too: the installed tree may lie in somebody's home.
 work=$(mktemp -d /tmp/fs-gpu.XXXXXX) || exit 2
@@ -146,7 +148,7 @@ run_tests()
         step "$(basename "$test")" 180 "$test"
     done
     [ $found = yes ] || note FAILED "no gpu_*_test in $tests"
-    for name in device_test lane_test; do
+    for name in device_test lane_test work_test; do
         if [ -x "$tests/$name" ]; then
             step "$name $device" 120 "$tests/$name" $device
         else
@@ -165,6 +167,9 @@ run_sanitizer()
         for check in memcheck racecheck; do
             step "$check $(basename "$test")" 240 compute-sanitizer --tool "$check" --error-exitcode 9 "$test" --short
         done
+    done
+    for check in memcheck racecheck; do
+        step "$check work_test" 240 compute-sanitizer --tool "$check" --error-exitcode 9 "$tests/work_test" $device
     done
 }
 
@@ -208,20 +213,39 @@ run_handoff()
         for consumers in 1 3; do
             for spin in 0 1000; do
                 bench "random frame, $consumers consumers, spin $spin us, $kind" 60 "$tests/handoff" small \
-                    --mode request --consumers $consumers --spin $spin --seconds 5 --memory $kind
+                    --mode request --consumers $consumers --spin $spin --seconds 3 --memory $kind
             done
         done
     done
     for consumers in 1 3; do
         for spin in 0 1000; do
             bench "stream of single frames, $consumers consumers, spin $spin us" 90 "$tests/handoff" small \
-                --mode stream --consumers $consumers --spin $spin --seconds 10
+                --mode stream --consumers $consumers --spin $spin --seconds 5
         done
         bench "30 frames/s, $consumers consumers" 60 "$tests/handoff" small --mode request \
-            --consumers $consumers --rate 30 --seconds 10
+            --consumers $consumers --rate 30 --seconds 6
         bench "sequential, $consumers consumers" 60 "$tests/handoff" small --mode sequential \
-            --consumers $consumers --seconds 5
+            --consumers $consumers --seconds 3
     done
+}
+
+# Frames from anywhere in more than the L2 cache holds, one stream a frame and four.
+run_random()
+{
+    start_daemon || return
+    framestow-simulate "$work/middle" --name middle --scan 128x128 --shards 4 >/dev/null
+    for streams in 1 4; do
+        step "load 128x128, $streams streams" 60 framestow load "$work/middle/middle_master.h5" --name middle$streams \
+            --streams $streams --replace || return
+        for spin in 0 1000; do
+            for batch in 1 64 256; do
+                bench "scattered, $streams streams, batch $batch, spin $spin us" 60 "$tests/handoff" middle$streams \
+                    --mode request --spin $spin --seconds 2 --batch $batch
+            done
+        done
+        framestow unload middle$streams
+    done
+    rm -rf "$work/middle"
 }
 
 run_bench()
@@ -229,6 +253,23 @@ run_bench()
     stop_daemon
     bench decode_bench 120 "$tests/decode_bench"
     bench launch_bench 60 "$tests/launch_bench" $device 5
+}
+
+run_codec()
+{
+    if [ -z "${FRAMESTOW_SAMPLES:-}" ]; then
+        note skipped 'codec: FRAMESTOW_SAMPLES does not name a folder of samples'
+    else
+        bench counts_bench 300 "$tests/counts_bench" "$FRAMESTOW_SAMPLES"
+        for name in gpu_encode_test gpu_sums_test; do
+            bench "$name --bench" 300 "$tests/$name" --bench "$FRAMESTOW_SAMPLES"/x_*.gz
+        done
+    fi
+    if [ -z "${FRAMESTOW_PROTOTYPE:-}" ]; then
+        note skipped 'codec: FRAMESTOW_PROTOTYPE does not name a folder to race against'
+    else
+        step race 550 "$tests/counts_race.sh" "$FRAMESTOW_PROTOTYPE"
+    fi
 }
 
 # The acquisition that design figures are for: 19.3 GB decoded, some 3 GB of files, in the page cache.
@@ -243,10 +284,23 @@ run_load()
         bench "load 512x512, round $round" 120 framestow --json load "$work/large/large_master.h5" || return
         [ $round -eq 7 ] || framestow unload large
     done
-    bench 'sequential 512x512' 60 "$tests/handoff" large --mode sequential --seconds 5
+    bench 'sequential 512x512' 60 "$tests/handoff" large --mode sequential --seconds 3
+    bench 'sequential 512x512, 2 slots of 4096' 60 "$tests/handoff" large --mode sequential --seconds 3 \
+        --batch 4096 --slots 2
     same 'digest 512x512' framestow frames large --digest
+    step 'sums 512x512' 60 "$tests/sums_bench" "$FRAMESTOW_SOCKET" large 20
+    step 'verify 512x512' 60 framestow verify large
+    step 'save 512x512' 60 framestow save large "$work/large.stow"
     framestow unload large
-    rm -rf "$work/large"
+    for round in 1 2 3 4 5 6 7; do
+        bench "reload 512x512, round $round" 60 framestow --json load "$work/large.stow" --name large || return
+        [ $round -eq 7 ] || framestow unload large
+    done
+    same 'digest of the reloaded' framestow frames large --digest
+    framestow unload large
+    bench 'load 512x512 as bslz4' 120 framestow --json load "$work/large/large_master.h5" --form bslz4
+    framestow unload large
+    rm -rf "$work/large" "$work/large.stow"
 }
 
 {
@@ -257,7 +311,7 @@ run_load()
 } >>"$out/report.txt" 2>&1
 for part in $wanted; do
     case $part in
-    tests | sanitizer | demo | users | handoff | bench | load) run_$part ;;
+    tests | sanitizer | demo | users | handoff | random | bench | codec | load) run_$part ;;
     *) note FAILED "no such step: $part" ;;
     esac
 done

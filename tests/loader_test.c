@@ -107,7 +107,8 @@ static int load_start(struct rig *rig, struct load *load, struct stow_error *err
                                          .on_progress = on_progress,
                                          .on_done = on_done};
     load->resident = resident_new(&rig->store, &rig->place, 1000);
-    return loader_start(&load->loader, &rig->loop, load->resident, &load->source, &callbacks, err);
+    return loader_start(&load->loader, &rig->loop, load->resident, &load->source, NULL, &callbacks,
+                        err);
 }
 
 static void load_free(struct load *load)

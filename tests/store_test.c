@@ -102,34 +102,49 @@ static void test_visible(struct rig *rig)
 
 static void test_origins(struct rig *rig)
 {
+    const struct keep any = {.form = KEEP_AUTO};
     struct origin master = {.dev = 1, .ino = 2, .size = 3, .mtime_ns = 4};
     struct resident *resident = resident_new(&rig->store, &rig->place, ann);
-    CHECK(!store_find_origin(&rig->store, &rig->place, &master, NULL, true)); /* it has none yet */
+    CHECK(!store_find_origin(&rig->store, &rig->place, &master, NULL, true,
+                             any)); /* it has none yet */
     resident->origins = calloc(1, sizeof(*resident->origins));
     resident->n_origins = 1;
     resident->origins[0] = master;
     resident->origins[0].path = strdup("/a");
-    CHECK(!store_find_origin(&rig->store, &rig->place, &master, NULL, true)); /* not whole yet */
+    CHECK(
+        !store_find_origin(&rig->store, &rig->place, &master, NULL, true, any)); /* not whole yet */
     resident->state = RESIDENT_COMPLETE;
-    CHECK(store_find_origin(&rig->store, &rig->place, &master, NULL, true) == resident);
-    CHECK(!store_find_origin(&rig->store, &rig->place, &master, "/entry/data", true));
-    CHECK(!store_find_origin(&rig->store, NULL, &master, NULL, true));
+    CHECK(store_find_origin(&rig->store, &rig->place, &master, NULL, true, any) == resident);
+    CHECK(!store_find_origin(&rig->store, &rig->place, &master, "/entry/data", true, any));
+    CHECK(!store_find_origin(&rig->store, NULL, &master, NULL, true, any));
+    resident->keep = (struct keep){.form = KEEP_BSLZ4, .streams = 1};
+    static const struct {
+        struct keep asked;
+        bool same;
+    } keeps[] = {{{KEEP_AUTO, 0}, true},    {{KEEP_AUTO, 1}, true},   {{KEEP_AUTO, 4}, false},
+                 {{KEEP_BSLZ4, 0}, true},   {{KEEP_BSLZ4, 2}, false}, {{KEEP_COUNTS, 0}, false},
+                 {{KEEP_COUNTS, 1}, false}, {{KEEP_RAW, 0}, false}};
+    for (size_t i = 0; i < sizeof(keeps) / sizeof(keeps[0]); i++)
+        CHECK_INT(store_find_origin(&rig->store, &rig->place, &master, NULL, true,
+                                    keeps[i].asked) == resident,
+                  keeps[i].same);
     for (int i = 0; i < 4; i++) {
         struct origin differs = {.dev = 1 + (i == 0),
                                  .ino = 2 + (i == 1),
                                  .size = 3 + (i == 2),
                                  .mtime_ns = 4 + (i == 3)};
         CHECK(!origin_same(&master, &differs));
-        CHECK(!store_find_origin(&rig->store, &rig->place, &differs, NULL, true));
+        CHECK(!store_find_origin(&rig->store, &rig->place, &differs, NULL, true, any));
     }
     resident->dataset = strdup("/entry/data");
-    CHECK(store_find_origin(&rig->store, &rig->place, &master, "/entry/data", true) == resident);
-    CHECK(!store_find_origin(&rig->store, &rig->place, &master, NULL, true));
+    CHECK(store_find_origin(&rig->store, &rig->place, &master, "/entry/data", true, any) ==
+          resident);
+    CHECK(!store_find_origin(&rig->store, &rig->place, &master, NULL, true, any));
     resident->failure.code = STOW_IO;
-    CHECK(!store_find_origin(&rig->store, &rig->place, &master, "/entry/data", true));
+    CHECK(!store_find_origin(&rig->store, &rig->place, &master, "/entry/data", true, any));
     resident->failure.code = 0;
     resident->state = RESIDENT_EVICTED;
-    CHECK(!store_find_origin(&rig->store, &rig->place, &master, "/entry/data", true));
+    CHECK(!store_find_origin(&rig->store, &rig->place, &master, "/entry/data", true, any));
     resident->state = RESIDENT_LOADING;
     resident_unref(resident);
 }

@@ -323,7 +323,7 @@ def test_eviction(start, simulated):
     size = sum(p.stat().st_size for p in made[0][0].parent.iterdir())
     d = start("--max-bytes", str(int(size * 2.6)))
     for i, (path, truth) in enumerate(made):
-        d.load(path, "--name", f"n{i}")
+        d.load(path, "--name", f"n{i}", "--form", "bslz4")  # as large as its files
         if i == 1:
             assert d.digest("n0", "0")[1] == 1  # so n1 is the one used longest ago
     states = {a["name"]: a["state"] for a in d.json("ls")}

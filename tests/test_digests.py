@@ -11,17 +11,63 @@ SHAPES = [(3, 1, 1), (5, 7, 13), (4, 33, 65), (2, 129, 257), (7, 64, 64)]
 BLOCKS = [0, 8, 64, 1000, 4096, 16384]
 
 
-def check(daemon, path, name, expected=None):
-    a = make_h5.read(path) if expected is None else expected
-    info = daemon.load(path, "--name", name)
+def check_form(daemon, path, name, a, *form):
+    info = daemon.load(path, "--name", name, *form)
     try:
         assert (info["frames"], info["detector"], info["dtype"]) == (len(a), list(a.shape[-2:]), a.dtype.str[1:])
         assert sum(info["forms"].values()) == info["frames"]
         assert info["bytes"]["logical"] == a.nbytes
-        assert daemon.digest(name) == (sha256(a), len(a), a.nbytes)
+        assert daemon.digest(name) == (sha256(a), len(a), a.nbytes), form
     finally:
         daemon.cli("unload", name)
     return info
+
+
+def check(daemon, path, name, expected=None):
+    """The same frames as it is kept by itself, and in each form that it can be made to have."""
+    a = make_h5.read(path) if expected is None else expected
+    info = check_form(daemon, path, name, a)
+    fill = info["forms"]["fill"]
+    forced = check_form(daemon, path, name, a, "--form", "raw")["forms"]
+    assert forced["raw"] + fill == len(a)
+    forced = check_form(daemon, path, name, a, "--form", "counts")["forms"]
+    assert forced["counts"] + forced["bslz4"] + forced["raw"] + fill == len(a)
+    forced = check_form(daemon, path, name, a, "--form", "bslz4")["forms"]
+    assert not forced["counts"]
+    return info
+
+
+@pytest.mark.parametrize("streams", [1, 2, 5, 8])
+@pytest.mark.parametrize("dtype", ["u1", "u2", "u4"])
+def test_streams(daemon, folder, dtype, streams):
+    a = make_h5.counts(9, 190, 201, dtype)
+    info = check_form(daemon, make_h5.plain(folder / "a.h5", a), "streams", a, "--form", "counts", "--streams", streams)
+    assert info["forms"]["counts"] == 9
+
+
+def test_counts_are_smaller(daemon, simulated):
+    """What shrinks is kept as counts; the payload is never larger than the chunks were."""
+    path, truth = simulated("--scan", "40x40", "--detector", "96x96", "--sample", "thin", "--dose", "0.5")
+    sizes = {}
+    for form in ("auto", "counts", "bslz4", "raw"):
+        info = daemon.load(path, "--name", form, "--form", form)
+        assert daemon.digest(form) == truth
+        sizes[form] = info["bytes"]["resident"]
+        assert info["forms"]["bslz4" if form == "bslz4" else "raw" if form == "raw" else "counts"] == 1600
+        daemon.cli("unload", form)
+    assert sizes["auto"] == sizes["counts"] < 0.8 * sizes["bslz4"] and sizes["bslz4"] < sizes["raw"]
+
+
+def test_forms_are_different_acquisitions(daemon, folder):
+    path = make_h5.plain(folder / "a.h5", make_h5.counts(5, 20, 30))
+    raw = daemon.load(path, "--name", "raw", "--form", "raw")
+    assert daemon.load(path, "--name", "any")["id"] == raw["id"]
+    assert daemon.load(path, "--name", "counts", "--form", "counts")["id"] != raw["id"]
+    assert daemon.load(path, "--name", "again", "--form", "raw")["id"] == raw["id"]
+    for name in ("raw", "any", "counts", "again"):
+        daemon.cli("unload", name)
+    for wrong in (("--form", "zip"), ("--streams", "0"), ("--streams", "9"), ("--streams", "x")):
+        assert daemon.cli("load", path, *wrong).returncode == 2, wrong
 
 
 @pytest.mark.parametrize("dtype", ["u1", "u2", "u4"])

@@ -167,16 +167,19 @@ struct stow_load_options {
     const char *name;    /* NULL: the file's name without _master.h5 */
     const char *dataset; /* NULL: found by the rules in docs/formats.md */
     const char *device;  /* NULL: the daemon's choice; else host, cuda:N */
-    const char *form;    /* NULL or auto; bslz4, raw */
+    const char *form;    /* NULL or auto, counts, bslz4, raw */
     enum stow_share share;
     int replace;      /* drop a different acquisition of the same name */
     int allow_gaps;   /* a missing file between present ones makes bad frames, not a refusal */
     uint64_t scan[2]; /* y, x; 0, 0: as the file says, else flat */
     stow_progress_fn progress;
     void *progress_data;
+    unsigned
+        streams; /* that a frame of form counts is cut into, up to 8: a lone frame is had sooner, all take
+                       * more room; 0: 1 */
 };
 
-/* Have the acquisition resident, and wait until it is. The files are opened here, with this
+/* Have the acquisition resident, and wait until it is. path: an HDF5 master, or a .stow file. The files are opened here, with this
  * user's rights. *info (may be NULL) is freed by stow_info_free. STOW_SOURCE, STOW_MISSING,
  * STOW_UNSUPPORTED, STOW_NOROOM, STOW_EXISTS, STOW_CANCELLED, STOW_IO, STOW_DENIED. */
 int stow_load(struct stow_client *client, const char *path, const struct stow_load_options *options,
@@ -272,6 +275,108 @@ int stow_frame_error(struct stow_client *client, const char *name, uint64_t id,
 
 /* Give back every slot and unmap the ring. NULL is allowed. */
 void stow_stream_close(struct stow_stream *stream);
+
+/* ---- sums over an acquisition ---------------------------------------------------------------- */
+
+/* Which frames; all zero: every one. ids in any order, repeats allowed. */
+struct stow_selection {
+    uint64_t first, count; /* count 0: to the end */
+    const uint64_t *ids;
+    size_t n_ids;
+};
+
+/* Pixels at inner <= r < outer about a centre (y, x), in pixels; pixel centres are at integers. */
+struct stow_annulus {
+    double inner, outer;
+    double center[2];
+};
+
+enum stow_weights { STOW_WEIGHTS_U8, STOW_WEIGHTS_I32, STOW_WEIGHTS_F64 };
+
+struct stow_sum_options {
+    size_t size;       /* sizeof(struct stow_sum_options) */
+    const void *masks; /* [n_masks][detector y][detector x] weights, C order */
+    size_t n_masks;
+    enum stow_weights weights;
+    const struct stow_annulus *annuli;
+    size_t n_annuli; /* masks and annuli together: 1 to 8 */
+    int flagged;     /* count pixels that the file flags, too */
+    struct stow_selection frames;
+};
+
+/* values [n_sums][n_frames], masks first, then annuli: uint64_t ("u8"), int64_t ("i8") where a weight may be
+ * negative, double ("f8") for float weights. Integers are exact. */
+struct stow_sums {
+    const char *dtype;
+    const void *values;
+    const int32_t
+        *status; /* [n_frames] 0, or why the frame has no counts: its values are 0, or NaN for f8 */
+    size_t n_sums;
+    uint64_t n_frames;
+    uint64_t n_flagged; /* pixels left out */
+    uint64_t n_bad;     /* frames whose status is not 0 */
+};
+
+/* Virtual images: for each frame and each mask the sum of weight * count. Nothing is decoded to memory.
+ * STOW_UNKNOWN, STOW_RANGE, STOW_STATE (still loading), STOW_LIMIT (could overflow 63 bits), STOW_INVALID. */
+int stow_sum(struct stow_client *client, const char *name, const struct stow_sum_options *options,
+             struct stow_sums **sums);
+void stow_sums_free(struct stow_sums *sums);
+
+/* The sum of every detector pixel over frames; the mean diffraction pattern is that over n_frames. Flagged pixels
+ * are 0 unless asked for. frames may be NULL. */
+struct stow_mean {
+    const uint64_t *sums; /* [detector y][detector x] */
+    uint64_t detector[2];
+    uint64_t n_frames; /* that were added up */
+    uint64_t n_flagged, n_bad;
+};
+int stow_mean(struct stow_client *client, const char *name, const struct stow_selection *frames,
+              int flagged, struct stow_mean **mean);
+void stow_mean_free(struct stow_mean *mean);
+
+/* The centre of mass of each frame: row, then column; NaN for a frame without counts. */
+struct stow_com {
+    const double *centers;  /* [n_frames][2] */
+    const uint64_t *totals; /* [n_frames] */
+    uint64_t n_frames, n_flagged, n_bad;
+};
+int stow_com(struct stow_client *client, const char *name, const struct stow_selection *frames,
+             int flagged, struct stow_com **com);
+void stow_com_free(struct stow_com *com);
+
+/* The bright disk of a mean pattern (sums [y][x]): where its middle is and how large it is, in pixels.
+ * STOW_UNSUPPORTED: there is none to be found. */
+struct stow_disk {
+    double center[2], radius;
+};
+int stow_find_disk(const uint64_t *sums, uint64_t y, uint64_t x, struct stow_disk *disk);
+
+/* ---- keeping an acquisition ------------------------------------------------------------------- */
+
+struct stow_save_options {
+    size_t size; /* sizeof(struct stow_save_options) */
+    int force;   /* even if the file would be larger than the source */
+    int sha256;  /* keep a hash of the source files in it */
+    stow_progress_fn progress;
+    void *progress_data;
+};
+
+/* Write a resident to a new .stow file, which stow_load opens in a fraction of the time. The file is there whole or
+ * not at all, and never replaces another (STOW_EXISTS). STOW_LIMIT: larger than its source. STOW_IO, STOW_STATE. */
+int stow_save(struct stow_client *client, const char *name, const char *path,
+              const struct stow_save_options *options);
+
+struct stow_verdict {
+    uint64_t frames, values; /* compared */
+    uint64_t mismatches;     /* values that differ: always 0, or something is very wrong */
+    uint64_t first_mismatch; /* its frame */
+    uint64_t not_compared;   /* frames that cannot be given on one side */
+};
+
+/* Read the source again and compare every count. STOW_SOURCE: it has changed. */
+int stow_verify(struct stow_client *client, const char *name, stow_progress_fn progress,
+                void *progress_data, struct stow_verdict *verdict);
 
 /* ---- the daemon's own figures ---------------------------------------------------------------- */
 

@@ -3,14 +3,15 @@
  * handoff: how fast and how truly frames reach their consumers.
  *
  *     handoff NAME [--socket PATH] [--mode request|stream|sequential] [--consumers N] [--seconds S]
- *             [--spin US] [--rate HZ] [--memory auto|host-fd|cuda-ipc|cuda-fd]
+ *             [--spin US] [--rate HZ] [--memory auto|host-fd|cuda-ipc|cuda-fd] [--batch N] [--slots N]
  *
  * Consumers are processes, forked before anybody connects, that begin together:
- *   request     asks for one random frame at a time: hand-off is ready_ns to the return of
+ *   request     asks for one random frame (or --batch of them, each from anywhere) at a time: hand-off is ready_ns to the return of
  *               stow_stream_next, call-to-usable begins at stow_stream_request
  *   stream      a shuffled stream of single frames, each released at once: hand-off of those batches
  *               that the consumer was already waiting for; of the others it would be the queue's length
- *   sequential  scan order in the default batches, frames not looked at: frames a second
+ *   sequential  scan order in the default batches (or --batch, --slots), frames not looked at: frames a second,
+ *               the whole scan again and again; opening and closing a stream is not in that time
  * Before that, one process reads all frames and keeps a 64-bit hash of each; in the first two modes every
  * frame is hashed again before its slot is given back, and one that differs is torn. A position left out is
  * skipped, a generation that is not above the slot's last one is duplicate.
@@ -43,6 +44,7 @@ struct settings {
     unsigned consumers;
     double seconds, rate;
     uint32_t spin_us;
+    uint32_t batch, slots; /* 0: one frame in 4 slots; sequential: the daemon's choice */
     enum stow_memory memory;
 };
 
@@ -69,7 +71,9 @@ struct consumer {
     struct report *report;
     struct stow_client *client;
     struct stow_stream *stream;
-    uint8_t *copy; /* one frame */
+    uint32_t batch; /* frames asked for at a time */
+    uint64_t *ids;
+    uint8_t *copy; /* of a batch */
     uint64_t next_position, generations[MAX_SLOTS];
     uint64_t random;
 };
@@ -134,6 +138,7 @@ static void close_consumer(struct consumer *c)
     stow_stream_close(c->stream);
     stow_close(c->client);
     free(c->copy);
+    free(c->ids);
 }
 
 static void check_order(struct consumer *c, const struct stow_batch *batch)
@@ -157,12 +162,14 @@ static bool check_pixels(struct consumer *c, const struct stow_batch *batch)
     size_t bytes = c->shared->frame_bytes;
     const uint8_t *pixels = batch->data;
     if (batch->memory != STOW_HOST_FD) {
-        if (stow_stream_copy(c->stream, batch, c->copy, bytes) < 0)
-            return complain(c, "cannot copy a frame");
+        if (stow_stream_copy(c->stream, batch, c->copy, batch->n_frames * bytes) < 0)
+            return complain(c, "cannot copy a batch");
         pixels = c->copy;
     }
-    if (hash_bytes(pixels, bytes) != c->shared->expected[batch->ids[0]])
-        c->report->torn++;
+    for (uint32_t i = 0; i < batch->n_frames; i++) {
+        if (hash_bytes(pixels + i * bytes, bytes) != c->shared->expected[batch->ids[i]])
+            c->report->torn++;
+    }
     return true;
 }
 
@@ -178,11 +185,12 @@ static void pause_until(uint64_t when)
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
 }
 
-static bool ask_one(struct consumer *c)
+static void choose_frames(struct consumer *c)
 {
-    c->random = c->random * 6364136223846793005u + 1442695040888963407u;
-    uint64_t id = (c->random >> 33) % c->shared->n_frames;
-    return stow_stream_request(c->stream, &id, 1) >= 0 || complain(c, "request");
+    for (uint32_t i = 0; i < c->batch; i++) {
+        c->random = c->random * 6364136223846793005u + 1442695040888963407u;
+        c->ids[i] = (c->random >> 33) % c->shared->n_frames;
+    }
 }
 
 /* One batch of a request or shuffled stream; a stream that ends is opened anew. */
@@ -190,9 +198,12 @@ static int take_one(struct consumer *c, const struct stow_stream_options *option
 {
     struct report *r = c->report;
     const struct stow_batch *batch;
+    choose_frames(c);
     uint64_t called = now_ns();
-    if (c->settings->mode == REQUEST && !ask_one(c))
+    if (c->settings->mode == REQUEST && stow_stream_request(c->stream, c->ids, c->batch) < 0) {
+        complain(c, "request");
         return -1;
+    }
     int got = stow_stream_next(c->stream, &batch, 10000);
     uint64_t returned = now_ns();
     if (got == 0) {
@@ -233,6 +244,7 @@ static bool run_single(struct consumer *c, const struct stow_stream_options *opt
 static bool run_sequential(struct consumer *c, const struct stow_stream_options *options)
 {
     uint64_t begin = now_ns(), end = begin + (uint64_t)(c->settings->seconds * 1e9);
+    uint64_t between = 0; /* one scan's stream and the next one's */
     while (now_ns() < end) {
         const struct stow_batch *batch;
         int got = stow_stream_next(c->stream, &batch, 10000);
@@ -244,14 +256,16 @@ static bool run_sequential(struct consumer *c, const struct stow_stream_options 
                 return complain(c, "release");
             continue;
         }
+        uint64_t closing = now_ns();
         stow_stream_close(c->stream);
         c->stream = stow_stream_open(c->client, c->settings->name, options);
         c->next_position = 0;
         memset(c->generations, 0, sizeof(c->generations));
         if (!c->stream)
             return complain(c, "cannot open a stream");
+        between += now_ns() - closing;
     }
-    c->report->seconds = (double)(now_ns() - begin) * 1e-9;
+    c->report->seconds = (double)(now_ns() - begin - between) * 1e-9;
     return true;
 }
 
@@ -261,18 +275,20 @@ static bool consume(const struct settings *settings, struct shared *shared, unsi
                          .shared = shared,
                          .report = &shared->reports[index],
                          .random = index + 1,
-                         .copy = malloc(shared->frame_bytes)};
+                         .batch = settings->batch ? settings->batch : 1};
     bool single = settings->mode != SEQUENTIAL;
+    c.copy = malloc(c.batch * shared->frame_bytes);
+    c.ids = malloc(c.batch * sizeof(*c.ids));
     struct stow_stream_options options = {.size = sizeof(options),
                                           .order = settings->mode == REQUEST  ? STOW_ORDER_REQUEST
                                                    : settings->mode == STREAM ? STOW_ORDER_SHUFFLED
                                                                               : STOW_ORDER_SCAN,
                                           .seed = index,
-                                          .batch = single ? 1 : 0,
-                                          .slots = single ? 4 : 0,
+                                          .batch = single ? c.batch : settings->batch,
+                                          .slots = single && !settings->slots ? 4 : settings->slots,
                                           .memory = settings->memory,
                                           .spin_us = settings->spin_us};
-    bool ok = c.copy && open_consumer(&c, &options);
+    bool ok = c.copy && c.ids && open_consumer(&c, &options);
     if (ok)
         c.report->memory = stow_stream_info(c.stream)->memory;
     atomic_fetch_add(&shared->ready, 1);
@@ -380,10 +396,10 @@ static bool print_report(const struct settings *settings, const struct shared *s
         skipped += r->skipped, duplicate += r->duplicate, bad += r->bad;
         ok &= r->finished;
     }
-    printf("{\"mode\": \"%s\", \"consumers\": %u, \"spin_us\": %u, \"rate_hz\": %.0f, \"memory\": "
-           "\"%s\"",
+    printf("{\"mode\": \"%s\", \"consumers\": %u, \"spin_us\": %u, \"rate_hz\": %.0f, \"batch\": "
+           "%u, \"slots\": %u, \"memory\": \"%s\"",
            mode_names[settings->mode], settings->consumers, settings->spin_us, settings->rate,
-           memory_names[shared->reports[0].memory]);
+           settings->batch, settings->slots, memory_names[shared->reports[0].memory]);
     printf(", \"frames\": %llu, \"generations\": %llu, \"torn\": %llu, \"skipped\": %llu"
            ", \"duplicate\": %llu, \"bad\": %llu, \"frames_per_s\": [",
            (unsigned long long)frames, (unsigned long long)batches, (unsigned long long)torn,
@@ -433,7 +449,8 @@ int main(int argc, char **argv)
         {"socket", 1, NULL, 's'},    {"mode", 1, NULL, 'm'},
         {"consumers", 1, NULL, 'c'}, {"seconds", 1, NULL, 't'},
         {"spin", 1, NULL, 'p'},      {"rate", 1, NULL, 'r'},
-        {"memory", 1, NULL, 'k'},    {0},
+        {"memory", 1, NULL, 'k'},    {"batch", 1, NULL, 'b'},
+        {"slots", 1, NULL, 'n'},     {0},
     };
     struct settings settings = {.mode = REQUEST, .consumers = 1, .seconds = 5};
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -444,6 +461,8 @@ int main(int argc, char **argv)
         case 't': settings.seconds = atof(optarg); break;
         case 'p': settings.spin_us = (uint32_t)atoi(optarg); break;
         case 'r': settings.rate = atof(optarg); break;
+        case 'b': settings.batch = (uint32_t)atoi(optarg); break;
+        case 'n': settings.slots = (uint32_t)atoi(optarg); break;
         case 'k': settings.memory = (enum stow_memory)find_name(optarg, memory_names, 4); break;
         default: return 2;
         }

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sums_bench: how long sums over a resident take, from the call to the result in this process.
+ *
+ *   sums_bench SOCKET NAME [REPEATS]
+ *
+ * Each line: what, median, least and most of the repeats in ms, G counts/s of the median. */
+#include "framestow.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MAX_REPEATS 1000
+
+struct bench {
+    struct stow_client *client;
+    const char *name;
+    struct stow_info *info;
+    void *masks;
+    int repeats;
+};
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double p = *(const double *)a, q = *(const double *)b;
+    return p < q ? -1 : p > q;
+}
+
+static void fail(const struct bench *bench)
+{
+    fprintf(stderr, "sums_bench: %s\n", stow_last_error(bench->client)->text);
+    exit(EXIT_FAILURE);
+}
+
+static void sum(const struct bench *bench, const struct stow_sum_options *options)
+{
+    struct stow_sums *sums;
+    if (stow_sum(bench->client, bench->name, options, &sums))
+        fail(bench);
+    stow_sums_free(sums);
+}
+
+static void mean(const struct bench *bench, const struct stow_sum_options *options)
+{
+    struct stow_mean *got;
+    (void)options;
+    if (stow_mean(bench->client, bench->name, NULL, 0, &got))
+        fail(bench);
+    stow_mean_free(got);
+}
+
+static void com(const struct bench *bench, const struct stow_sum_options *options)
+{
+    struct stow_com *got;
+    (void)options;
+    if (stow_com(bench->client, bench->name, NULL, 0, &got))
+        fail(bench);
+    stow_com_free(got);
+}
+
+static void measure(const struct bench *bench, const char *what,
+                    void (*run)(const struct bench *, const struct stow_sum_options *),
+                    const struct stow_sum_options *options)
+{
+    static double ms[MAX_REPEATS];
+    uint64_t frames =
+        options && options->frames.count ? options->frames.count : bench->info->frames;
+    double counts =
+        (double)frames * (double)bench->info->detector[0] * (double)bench->info->detector[1];
+    run(bench, options); /* memory is had, kernels are loaded */
+    for (int i = 0; i < bench->repeats; i++) {
+        double begin = now_ms();
+        run(bench, options);
+        ms[i] = now_ms() - begin;
+    }
+    qsort(ms, (size_t)bench->repeats, sizeof(ms[0]), by_value);
+    double median = ms[bench->repeats / 2];
+    printf("%-24s %9.3f %9.3f %9.3f ms %9.1f G counts/s\n", what, median, ms[0],
+           ms[bench->repeats - 1], 1e-6 * counts / median);
+}
+
+/* Weights of no particular shape. */
+static void fill(struct bench *bench, enum stow_weights weights, size_t n)
+{
+    uint32_t state = 1;
+    for (size_t i = 0; i < n; i++) {
+        state = state * 1664525 + 1013904223;
+        if (weights == STOW_WEIGHTS_U8)
+            ((uint8_t *)bench->masks)[i] = (uint8_t)(state >> 31);
+        else if (weights == STOW_WEIGHTS_I32)
+            ((int32_t *)bench->masks)[i] = (int32_t)(state >> 24) - 128;
+        else
+            ((double *)bench->masks)[i] = (double)state / 4294967296.0 - 0.5;
+    }
+}
+
+static void measure_masks(struct bench *bench)
+{
+    static const char *const kinds[] = {"u8", "i32", "f64"};
+    static const size_t counts[] = {1, 8};
+    size_t n = bench->info->detector[0] * bench->info->detector[1];
+    for (int kind = 0; kind < 3; kind++) {
+        fill(bench, (enum stow_weights)kind, 8 * n);
+        for (int i = 0; i < 2; i++) {
+            char what[64];
+            struct stow_sum_options options = {.size = sizeof(options),
+                                               .masks = bench->masks,
+                                               .n_masks = counts[i],
+                                               .weights = (enum stow_weights)kind};
+            snprintf(what, sizeof(what), "%zu mask%s of %s", counts[i], i ? "s" : "", kinds[kind]);
+            measure(bench, what, sum, &options);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct stow_error err;
+    struct bench bench = {.repeats = argc > 3 ? atoi(argv[3]) : 20};
+    if (argc < 3 || bench.repeats < 1 || bench.repeats > MAX_REPEATS) {
+        fprintf(stderr, "usage: sums_bench SOCKET NAME [REPEATS]\n");
+        return 2;
+    }
+    bench.name = argv[2];
+    bench.client = stow_connect(argv[1], &err);
+    if (!bench.client) {
+        fprintf(stderr, "sums_bench: %s\n", err.text);
+        return EXIT_FAILURE;
+    }
+    if (stow_info(bench.client, bench.name, &bench.info))
+        fail(&bench);
+    const uint64_t *detector = bench.info->detector;
+    bench.masks = malloc(8 * sizeof(double) * detector[0] * detector[1]);
+    if (!bench.masks)
+        return EXIT_FAILURE;
+    struct stow_annulus annulus = {.outer = (double)detector[0] / 4,
+                                   .center = {(double)detector[0] / 2, (double)detector[1] / 2}};
+    struct stow_sum_options options = {.size = sizeof(options), .annuli = &annulus, .n_annuli = 1};
+    measure(&bench, "an annulus", sum, &options);
+    measure_masks(&bench);
+    options.frames.count = bench.info->frames < 64 ? bench.info->frames : 64;
+    measure(&bench, "an annulus of 64 frames", sum, &options);
+    measure(&bench, "mean pattern", mean, NULL);
+    measure(&bench, "centre of mass", com, NULL);
+    free(bench.masks);
+    stow_info_free(bench.info);
+    stow_close(bench.client);
+    return EXIT_SUCCESS;
+}
