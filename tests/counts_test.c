@@ -594,7 +594,8 @@ static void print_golden(void)
          " * A packed model and a frame encoded with it, of the first version: they must decode "
          "for ever.\n"
          " * Written by counts_test --golden. */\n"
-         "#ifndef STOW_COUNTS_GOLDEN_H\n#define STOW_COUNTS_GOLDEN_H\n\n#include <stdint.h>\n");
+         "#ifndef STOW_COUNTS_GOLDEN_H\n#define STOW_COUNTS_GOLDEN_H\n\n#include <stdint.h>\n\n/* "
+         "clang-format off */");
     print_bytes("golden_model", packed, packed_bytes);
     print_bytes("golden_frame", (const uint8_t *)plain.words, plain.n_bytes);
     puts("\n#endif");
