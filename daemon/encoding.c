@@ -9,7 +9,10 @@
 #include <string.h>
 
 #define BATCH_BYTES (UINT64_C(320) << 20)
-#define GPU_ENCODERS 6u /* learning a model takes longer than all else of a segment together */
+/* Learning a model takes longer than all else of a segment together: with so many the GPU always has
+ * some segment to work at. */
+#define GPU_ENCODERS 14u
+#define GPU_SCRATCH_PART 12u /* of the device's memory, the most that encoders take together */
 #define HOST_ENCODERS 2u
 #define HOST_SCRATCH_BYTES (UINT64_C(1) << 30) /* an encoder that takes more is alone */
 #define USUAL_BLOCK_BYTES 8192u
@@ -53,7 +56,7 @@ static bool encodes(const struct encoding *all)
            counts_n_tiles(n_elems) <= COUNTS_MAX_TILES;
 }
 
-/* So many encoders that their scratch fits beside the budget. */
+/* So many encoders that their scratch fits beside the budget, and leaves most of a GPU to others. */
 static unsigned count_encoders(const struct encoding *all)
 {
     const struct place *place = all->resident->place;
@@ -62,6 +65,8 @@ static unsigned count_encoders(const struct encoding *all)
     uint64_t spare =
         info->total_bytes > place->max_bytes ? info->total_bytes - place->max_bytes : 0;
     unsigned n = info->is_gpu ? GPU_ENCODERS : each > HOST_SCRATCH_BYTES ? 1 : HOST_ENCODERS;
+    if (info->is_gpu && spare > info->total_bytes / GPU_SCRATCH_PART)
+        spare = info->total_bytes / GPU_SCRATCH_PART;
     while (n > 1 && n * each > spare)
         n--;
     return n;

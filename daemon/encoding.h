@@ -17,7 +17,7 @@ struct encoding_limits {
     unsigned n_encoders;
 };
 
-#define ENCODING_MAX_ENCODERS 8u
+#define ENCODING_MAX_ENCODERS 16u
 
 enum encode_stage { STAGE_READ, STAGE_DECODE, STAGE_TRAIN, STAGE_ENCODE, STAGE_PLACE, N_STAGES };
 

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define MAX_JOBS 24u
+#define USUAL_POOL 4u /* threads that libuv starts when nobody says how many */
 
 enum buffer { BUFFER_DIRECT, BUFFER_STAGING, BUFFER_HEAP };
 
@@ -42,7 +43,7 @@ struct loader {
     unsigned n_encoders, n_wanted; /* n_wanted: that get scratch, once the first has some */
     size_t next_segment, next_span;
     struct encoder *reading; /* whose spans are read now */
-    unsigned n_jobs;
+    unsigned n_jobs, most_jobs;
     uv_timer_t turn; /* the first, and after a cancel: a pump that nobody's call waits for */
     struct staging_waiter staging;
     struct stow_error err; /* code not 0: it fails, once what is under way is done */
@@ -377,7 +378,7 @@ static void loader_pump(struct loader *loader)
         fail(loader, &loader->all.room.err);
     pump_encoders(loader);
     while (!loader->err.code && loader->next_span < loader->all.plan.n_spans &&
-           loader->n_jobs < MAX_JOBS && encoder_for_span(loader) &&
+           loader->n_jobs < loader->most_jobs && encoder_for_span(loader) &&
            begin_span(loader, loader->next_span))
         loader->next_span++;
     if (!loader->err.code && !loader->last_begun &&
@@ -431,6 +432,16 @@ static int make_encoders(struct loader *loader, struct stow_error *err)
     return 0;
 }
 
+/* A quarter of the pool is left to learning models: behind reads in the pool's queue they would hold
+ * up the whole load. */
+static unsigned reads_at_once(void)
+{
+    const char *text = getenv("UV_THREADPOOL_SIZE"); /* where libuv looks too */
+    unsigned n = text ? (unsigned)atoi(text) : USUAL_POOL;
+    n = (n > 1 ? n : USUAL_POOL) * 3 / 4;
+    return n < MAX_JOBS ? n : MAX_JOBS;
+}
+
 int loader_start(struct loader **loader_out, uv_loop_t *loop, struct resident *resident,
                  const struct source *source, const struct loader_options *options,
                  const struct loader_callbacks *callbacks, struct stow_error *err)
@@ -446,6 +457,7 @@ int loader_start(struct loader **loader_out, uv_loop_t *loop, struct resident *r
     loader->store = resident->store;
     loader->place = resident->place;
     loader->callbacks = *callbacks;
+    loader->most_jobs = reads_at_once();
     loader->staging.ready = on_staging;
     loader->all = (struct encoding){.loop = loop,
                                     .resident = resident,
