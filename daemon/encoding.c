@@ -9,6 +9,9 @@
 #include <string.h>
 
 #define BATCH_BYTES (UINT64_C(320) << 20)
+/* What is decoded stays in the caches until it is added up or encoded, and little memory has to be made. Decoding
+ * twice costs less than that. */
+#define HOST_BATCH_BYTES (UINT64_C(16) << 20)
 /* Learning a model takes longer than all else of a segment together: with so many the GPU always has
  * some segment to work at. */
 #define GPU_ENCODERS 14u
@@ -77,7 +80,9 @@ static void size_scratch(struct encoding *all, const struct encoding_limits *lim
     const struct plan *plan = &all->plan;
     const struct frame_shape *shape = &all->resident->shape;
     uint64_t stride = frame_stride(shape);
-    uint64_t most = (limits->batch_bytes ? limits->batch_bytes : BATCH_BYTES) / (stride | 1);
+    uint64_t batch_bytes =
+        device_info(all->resident->place->device)->is_gpu ? BATCH_BYTES : HOST_BATCH_BYTES;
+    uint64_t most = (limits->batch_bytes ? limits->batch_bytes : batch_bytes) / (stride | 1);
     all->sizes =
         (struct scratch_sizes){.shape = *shape,
                                .chunk_bytes = plan->max_bytes,
