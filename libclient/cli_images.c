@@ -371,6 +371,13 @@ enum { MASK = 'A', ANNULUS, CENTER, FLAGGED, FRAMES, OUT, SUM };
 
 static int take_option(const struct cli *cli, int option, struct wish *wish)
 {
+    static const char *const wanted[] = {
+        [MASK - MASK] = "a file",
+        [ANNULUS - MASK] = "two radii in pixels, INNER,OUTER, the inner one the smaller",
+        [CENTER - MASK] = "auto, or a row and a column, Y,X",
+        [FRAMES - MASK] = "ids such as 0,5,7-9",
+        [OUT - MASK] = "a file that ends in .npy or .png",
+    };
     bool picture, ok = true;
     if ((option == MASK || option == ANNULUS) && wish->n_masks + wish->n_annuli == MAX_SUMS)
         return cli_usage(cli, "at most %u masks and annuli go at once", MAX_SUMS);
@@ -390,7 +397,7 @@ static int take_option(const struct cli *cli, int option, struct wish *wish)
     case SUM: wish->exact = true; break;
     default: wish->out = optarg; ok = cli_out_known(optarg, &picture);
     }
-    return ok ? CLI_DONE : cli_usage(cli, "%s is nothing that this option takes", optarg);
+    return ok ? CLI_DONE : cli_usage(cli, "%s is not %s", optarg, wanted[option - MASK]);
 }
 
 static int parse(struct cli *cli, int argc, char **argv, const struct option *options,
