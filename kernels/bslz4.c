@@ -13,6 +13,7 @@
 
 #include "counts.h"
 #include "error.h"
+#include "wide.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -248,8 +249,8 @@ static inline __attribute__((always_inline)) void untranspose_lanes(uint8_t *dst
     memcpy(dst, elem_bytes == 2 ? a : b, (size_t)n * LANES);
 }
 
-void bslz4_untranspose(uint8_t *dst, const uint8_t *rows, size_t n_elems, uint32_t elem_bytes,
-                       bool wide)
+WIDE_LOOPS static void untranspose(uint8_t *dst, const uint8_t *rows, size_t n_elems,
+                                   uint32_t elem_bytes, bool wide)
 {
     size_t n_columns = n_elems / 8, column_bytes = 8 * (size_t)elem_bytes;
     size_t m = 0;
@@ -264,6 +265,12 @@ void bslz4_untranspose(uint8_t *dst, const uint8_t *rows, size_t n_elems, uint32
             untranspose_lanes(dst + m * column_bytes, rows + m, n_columns, 4);
     for (; m < n_columns; m++)
         bslz4_untranspose_column(dst + m * column_bytes, rows, m, n_columns, elem_bytes);
+}
+
+void bslz4_untranspose(uint8_t *dst, const uint8_t *rows, size_t n_elems, uint32_t elem_bytes,
+                       bool wide)
+{
+    untranspose(dst, rows, n_elems, elem_bytes, wide);
 }
 
 /* ---- frames -------------------------------------------------------------------------------------- */

@@ -14,6 +14,7 @@
 
 #include "counts_segment.h"
 #include "error.h"
+#include "wide.h"
 
 #include <string.h>
 
@@ -34,7 +35,7 @@ struct lanes {
 };
 
 /* The next 32 words; those past the end are zeros. */
-static inline const uint32_t *next_words(struct lanes *lanes)
+static INLINED const uint32_t *next_words(struct lanes *lanes)
 {
     if (lanes->at + COUNTS_LANES <= lanes->n_words)
         return lanes->words + lanes->at;
@@ -45,7 +46,7 @@ static inline const uint32_t *next_words(struct lanes *lanes)
 }
 
 /* Lanes that are through with a word take the next one, in turn. */
-static inline void refill(struct lanes *lanes)
+static INLINED void refill(struct lanes *lanes)
 {
     const uint32_t *next = next_words(lanes), *word = next;
     for (uint32_t l = 0; l < COUNTS_LANES; l++) {
@@ -58,7 +59,7 @@ static inline void refill(struct lanes *lanes)
     }
 }
 
-static bool start_lanes(struct lanes *lanes)
+static INLINED bool start_lanes(struct lanes *lanes)
 {
     uint32_t missing = 0;
     for (uint32_t l = 0; l < COUNTS_LANES; l++) {
@@ -76,7 +77,7 @@ static bool start_lanes(struct lanes *lanes)
 }
 
 /* One symbol of lane l. */
-static inline uint8_t read_symbol(struct lanes *lanes, const uint32_t *tables, uint32_t l)
+static INLINED uint8_t read_symbol(struct lanes *lanes, const uint32_t *tables, uint32_t l)
 {
     uint32_t entry = tables[lanes->state[l]], n_bits = entry & 31;
     uint64_t window = lanes->window[l];
@@ -87,7 +88,8 @@ static inline uint8_t read_symbol(struct lanes *lanes, const uint32_t *tables, u
 }
 
 /* Two symbols of every lane. */
-static void read_pair(struct lanes *lanes, const uint32_t *tables, uint8_t (*symbols)[COUNTS_LANES])
+static INLINED void read_pair(struct lanes *lanes, const uint32_t *tables,
+                              uint8_t (*symbols)[COUNTS_LANES])
 {
     for (uint32_t l = 0; l < COUNTS_LANES; l++) {
         symbols[0][l] = read_symbol(lanes, tables, l);
@@ -97,8 +99,8 @@ static void read_pair(struct lanes *lanes, const uint32_t *tables, uint8_t (*sym
 }
 
 /* One value of every lane of a wide class. */
-static void read_wide(struct lanes *lanes, const uint32_t *tables,
-                      const struct counts_class *class_, uint32_t values[COUNTS_LANES])
+static INLINED void read_wide(struct lanes *lanes, const uint32_t *tables,
+                              const struct counts_class *class_, uint32_t values[COUNTS_LANES])
 {
     uint32_t shift = class_->shift;
     for (uint32_t l = 0; l < COUNTS_LANES; l++) {
@@ -127,40 +129,40 @@ struct granule {
 };
 
 /* From lanes to units. order: the two units of each lane. */
-#define SPREAD(name, pixel_type)                                                             \
-    static void name(pixel_type *tile, const struct granule *granule, const uint32_t *order, \
-                     struct counts_kind kind)                                                \
-    {                                                                                        \
-        for (uint32_t l = 0; l < COUNTS_LANES; l++) {                                        \
-            pixel_type *a = tile + (order[l] & 0xffff) * COUNTS_UNIT_PIXELS;                 \
-            pixel_type *b = tile + (order[l] >> 16) * COUNTS_UNIT_PIXELS;                    \
-            if (kind.pixels == 4) {                                                          \
-                uint8_t in_a = granule->symbols[0][l], in_b = granule->symbols[1][l];        \
-                for (uint32_t i = 0; i < 4; i++)                                             \
-                    a[i] = in_a >> (2 * i) & 3, b[i] = in_b >> (2 * i) & 3;                  \
-            } else if (kind.pixels == 2) {                                                   \
-                for (uint32_t i = 0; i < 4; i++) {                                           \
-                    a[i] = granule->symbols[i / 2][l] >> (i % 2 * 4) & 15;                   \
-                    b[i] = granule->symbols[2 + i / 2][l] >> (i % 2 * 4) & 15;               \
-                }                                                                            \
-            } else if (!kind.wide) {                                                         \
-                for (uint32_t i = 0; i < 4; i++)                                             \
-                    a[i] = granule->symbols[i][l], b[i] = granule->symbols[4 + i][l];        \
-            } else {                                                                         \
-                for (uint32_t i = 0; i < 4; i++) {                                           \
-                    a[i] = (pixel_type)granule->values[i][l];                                \
-                    b[i] = (pixel_type)granule->values[4 + i][l];                            \
-                }                                                                            \
-            }                                                                                \
-        }                                                                                    \
+#define SPREAD(name, pixel_type)                                                      \
+    static INLINED void name(pixel_type *tile, const struct granule *granule,         \
+                             const uint32_t *order, struct counts_kind kind)          \
+    {                                                                                 \
+        for (uint32_t l = 0; l < COUNTS_LANES; l++) {                                 \
+            pixel_type *a = tile + (order[l] & 0xffff) * COUNTS_UNIT_PIXELS;          \
+            pixel_type *b = tile + (order[l] >> 16) * COUNTS_UNIT_PIXELS;             \
+            if (kind.pixels == 4) {                                                   \
+                uint8_t in_a = granule->symbols[0][l], in_b = granule->symbols[1][l]; \
+                for (uint32_t i = 0; i < 4; i++)                                      \
+                    a[i] = in_a >> (2 * i) & 3, b[i] = in_b >> (2 * i) & 3;           \
+            } else if (kind.pixels == 2) {                                            \
+                for (uint32_t i = 0; i < 4; i++) {                                    \
+                    a[i] = granule->symbols[i / 2][l] >> (i % 2 * 4) & 15;            \
+                    b[i] = granule->symbols[2 + i / 2][l] >> (i % 2 * 4) & 15;        \
+                }                                                                     \
+            } else if (!kind.wide) {                                                  \
+                for (uint32_t i = 0; i < 4; i++)                                      \
+                    a[i] = granule->symbols[i][l], b[i] = granule->symbols[4 + i][l]; \
+            } else {                                                                  \
+                for (uint32_t i = 0; i < 4; i++) {                                    \
+                    a[i] = (pixel_type)granule->values[i][l];                         \
+                    b[i] = (pixel_type)granule->values[4 + i][l];                     \
+                }                                                                     \
+            }                                                                         \
+        }                                                                             \
     }
 
 SPREAD(spread_u1, uint8_t)
 SPREAD(spread_u2, uint16_t)
 SPREAD(spread_u4, uint32_t)
 
-static void spread(union tile *tile, const struct granule *granule, const uint32_t *order,
-                   struct counts_kind kind, uint32_t elem_bytes)
+static INLINED void spread(union tile *tile, const struct granule *granule, const uint32_t *order,
+                           struct counts_kind kind, uint32_t elem_bytes)
 {
     switch (elem_bytes) {
     case 1: spread_u1(tile->u1, granule, order, kind); break;
@@ -169,9 +171,9 @@ static void spread(union tile *tile, const struct granule *granule, const uint32
     }
 }
 
-static void read_granule(struct granule *granule, struct lanes *lanes,
-                         const struct counts_segment *segment, uint32_t class_,
-                         struct counts_kind kind)
+static INLINED void read_granule(struct granule *granule, struct lanes *lanes,
+                                 const struct counts_segment *segment, uint32_t class_,
+                                 struct counts_kind kind)
 {
     const uint32_t *tables = counts_at(segment, segment->tables_at);
     for (uint32_t l = 0; l < COUNTS_LANES; l++)
@@ -254,9 +256,10 @@ static int check_end(const struct lanes *lanes, const struct patches *patches, u
     return 0;
 }
 
-static int decode_stream(uint8_t *dst, const struct counts_part *part,
-                         const struct counts_segment *segment, const struct frame_shape *shape,
-                         uint32_t s, struct stow_error *err)
+WIDE_LOOPS static int decode_stream(uint8_t *dst, const struct counts_part *part,
+                                    const struct counts_segment *segment,
+                                    const struct frame_shape *shape, uint32_t s,
+                                    struct stow_error *err)
 {
     struct lanes lanes = {.words = part->words, .n_words = part->n_words};
     struct patches patches = {part->patches, part->n_patches, part->first_tile};

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #define TASK_ITEMS 64u
+#define THREAD_TASKS 8u /* of an operation, for each thread */
 #define TASK_BYTES (4u << 20)
 #define N_OPS (LANE_MAX_OPS + LANE_MAX_FENCES)
 
@@ -232,10 +233,10 @@ static bool lane_advance(struct host_device *pool, struct host_lane *lane)
     return passed;
 }
 
-/* Cut n items so that a small batch is shared by all threads, too. */
+/* Cut n items so that a small batch is shared by all threads, too, and none has much to do when the others are done. */
 static void op_cut(struct host_op *op, size_t n, unsigned n_threads)
 {
-    size_t most = n_threads ? (n + n_threads - 1) / n_threads : n;
+    size_t parts = n_threads * THREAD_TASKS, most = parts ? (n + parts - 1) / parts : n;
     op->n_items = n;
     op->task_items = most < TASK_ITEMS ? most : TASK_ITEMS;
     op->n_tasks = (n + op->task_items - 1) / op->task_items;

@@ -6,17 +6,10 @@
  * CPU's cache holds it. So the weights in stream order, which a GPU reads, are only made here and not used. */
 #include "sums.h"
 
+#include "wide.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-/* The inner loops once more for AVX2, chosen when the program starts: a plain x86-64 has no 32-bit multiplication and
- * no unsigned maximum of many at once. Sanitizers run before such a choice can be made. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define WIDE_LOOPS __attribute__((target_clones("avx2", "default")))
-#else
-#define WIDE_LOOPS
-#endif
 
 #define RUN 256u /* 256 * 65535 * 255 is below 2^32 */
 #define PARTS 8u /* float sums: pixel i of a run is added to part i mod 8 */
@@ -344,18 +337,24 @@ void sums_stats(struct frame_stats *stats, const void *pixels, const uint8_t *fl
 /* So many frames of 16-bit pixels fit in a 32-bit sum. */
 #define FRAMES_IN_32 65536u
 
-#define ADD_FRAMES(name, pixel_type, narrow)                                             \
-    WIDE_LOOPS static void name(uint64_t *sums, const uint64_t *frames, uint64_t n,      \
-                                uint64_t first, uint32_t count)                          \
-    {                                                                                    \
-        narrow parts[RUN] = {0};                                                         \
-        for (uint64_t f = 0; f < n; f++) {                                               \
-            const pixel_type *pixels = (const pixel_type *)(uintptr_t)frames[f] + first; \
-            for (uint32_t i = 0; i < count; i++)                                         \
-                parts[i] += pixels[i];                                                   \
-        }                                                                                \
-        for (uint32_t i = 0; i < count; i++)                                             \
-            sums[first + i] += parts[i];                                                 \
+/* Each frame is in other pages, where a CPU does not see what comes next: it is asked for so many frames ahead. */
+#define AHEAD 4u
+#define ADD_FRAMES(name, pixel_type, narrow)                                                  \
+    WIDE_LOOPS static void name(uint64_t *sums, const uint64_t *frames, uint64_t n,           \
+                                uint64_t first, uint32_t count)                               \
+    {                                                                                         \
+        narrow parts[RUN] = {0};                                                              \
+        for (uint64_t f = 0; f < n; f++) {                                                    \
+            const pixel_type *pixels = (const pixel_type *)(uintptr_t)frames[f] + first;      \
+            const pixel_type *next =                                                          \
+                (const pixel_type *)(uintptr_t)frames[f + AHEAD < n ? f + AHEAD : f] + first; \
+            for (uint32_t i = 0; i < count; i += 64 / sizeof(pixel_type))                     \
+                __builtin_prefetch(next + i);                                                 \
+            for (uint32_t i = 0; i < count; i++)                                              \
+                parts[i] += pixels[i];                                                        \
+        }                                                                                     \
+        for (uint32_t i = 0; i < count; i++)                                                  \
+            sums[first + i] += parts[i];                                                      \
     }
 
 ADD_FRAMES(frames_u1, uint8_t, uint32_t)

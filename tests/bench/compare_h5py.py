@@ -11,9 +11,11 @@ encode    load and frames as they are by default: framestow also encodes, which 
 again     frames of what is resident already
 sum       a virtual image (an annulus) of what is resident already; numpy reads the files and adds up
 in memory the same, but numpy has all frames decoded in memory
+mean      the sum of each pixel over all frames, which framestow kept when it loaded; numpy reads and adds up
+Behind each of framestow's rows: how many cores its daemon had busy during those commands, their starts included.
 framestow's time is that of whole commands, process starts included; h5py's begins after its imports and ends with
-the result in memory. Results are compared. Exits 1 when framestow's median is not the smaller one in read, digest,
-again or sum, or a result differs.
+the result in memory. Results are compared. Exits 1 when framestow's median is not the smaller one in any row but
+"in memory", or a result differs.
 """
 import argparse
 import hashlib
@@ -50,6 +52,9 @@ elif what in ("sum", "in memory"):
     mask = ((r >= 20) & (r < 50)).ravel()
     image = np.concatenate([a.reshape(len(a), -1)[:, mask].sum(axis=1, dtype=np.uint64) for a in arrays])
     text = str(int(image.sum())) + ":" + hashlib.sha256(image.tobytes()).hexdigest()
+elif what == "mean":
+    image = sum(a.sum(axis=0, dtype=np.uint64) for a in arrays)
+    text = str(int(image.sum())) + ":" + hashlib.sha256(image.tobytes()).hexdigest()
 print(time.monotonic() - begin, text)
 """
 
@@ -66,28 +71,35 @@ def by_h5py(master, what):
     return float(seconds), text
 
 
-def by_framestow(cli, master, what, folder):
-    """Seconds of the commands that count, and what they said of the result."""
-    resident = what in ("again", "sum", "in memory")
+def cpu_seconds(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def by_framestow(cli, master, what, folder, pid):
+    """Seconds of the commands that count, what they said of the result, and the daemon's CPU seconds."""
+    image_of = {"sum": ("sum", "demo", "--annulus", "20,50"), "mean": ("mean", "demo", "--sum")}
+    image_of["in memory"] = image_of["sum"]
+    resident = what == "again" or what in image_of
     form = ("--form", "bslz4") if what in ("read", "digest") else ()
     if resident:
         run(*cli, "load", master, "--name", "demo")
-    begin = time.monotonic()
+    begin, cpu = time.monotonic(), cpu_seconds(pid)
     if not resident:
         run(*cli, "load", master, "--name", "demo", *form)
-    if what in ("sum", "in memory"):
+    if what in image_of:
         image = Path(folder) / "image.npy"
-        run(*cli, "sum", "demo", "--annulus", "20,50", "--flagged", "--out", image)
+        run(*cli, *image_of[what], "--flagged", "--out", image)
     else:
         out = run(*cli, "frames", "demo", *(["--digest"] if what == "digest" else []))
-    seconds = time.monotonic() - begin
+    seconds, cpu = time.monotonic() - begin, cpu_seconds(pid) - cpu
     run(*cli, "unload", "demo")
-    if what in ("sum", "in memory"):
+    if what in image_of:
         values = image.read_bytes()
         values = values[10 + int.from_bytes(values[8:10], "little"):]
         total = sum(memoryview(values).cast("Q"))
-        return seconds, f"{total}:{hashlib.sha256(values).hexdigest()}"
-    return seconds, out.split()[0] if what == "digest" else "-"
+        return seconds, f"{total}:{hashlib.sha256(values).hexdigest()}", cpu
+    return seconds, out.split()[0] if what == "digest" else "-", cpu
 
 
 def spread(values):
@@ -116,19 +128,21 @@ def main():
                 time.sleep(0.05)
             print(f"{result['cores']} cores, scan {options.scan} of 192x192 u2, seconds: median, least, most of "
                   f"{options.rounds} rounds")
-            for what in ("read", "digest", "encode", "again", "sum", "in memory"):
-                ours, theirs = [], []
+            for what in ("read", "digest", "encode", "again", "sum", "in memory", "mean"):
+                ours, theirs, cpu = [], [], 0
                 for counted in range(options.rounds + 1):
-                    a = by_framestow(cli, master, what, folder)
+                    a = by_framestow(cli, master, what, folder, daemon.pid)
                     b = by_h5py(master, what)
                     if a[1] != b[1]:
                         sys.exit(f"{what}: results differ: {a[1]} {b[1]}")
                     if counted:
                         ours.append(a[0]), theirs.append(b[0])
+                        cpu += a[2]
                 ratio = statistics.median(theirs) / statistics.median(ours)
-                worse |= ratio <= 1 and what not in ("encode", "in memory")
-                result[what] = {"framestow_s": ours, "h5py_s": theirs, "ratio": ratio}
-                print(f"{what:9} framestow                  {spread(ours)}")
+                worse |= ratio <= 1 and what != "in memory"
+                busy = cpu / sum(ours)
+                result[what] = {"framestow_s": ours, "h5py_s": theirs, "ratio": ratio, "cores_busy": busy}
+                print(f"{what:9} framestow                  {spread(ours)}   {busy:.2f} cores busy")
                 print(f"{what:9} h5py + hdf5plugin (+ numpy) {spread(theirs)}   {ratio:.2f} times framestow's",
                       flush=True)
         finally:
