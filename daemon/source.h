@@ -15,6 +15,8 @@
 #ifndef STOW_SOURCE_H
 #define STOW_SOURCE_H
 
+#include "assembly.h"
+
 #include "error.h"
 
 #include <stdbool.h>
@@ -36,7 +38,8 @@ enum source_fault {
     SOURCE_FAULT_BYTES
 };
 
-/* Where a frame's bytes are. */
+/* Where a frame's bytes are. In an acquisition that has to be assembled: bytes is that of a frame, raw is 1, offset and file
+ * are of its first chunk and only for messages. */
 struct source_chunk {
     uint64_t offset; /* in the file, from byte 0 (user blocks and base addresses are added) */
     uint32_t bytes;  /* 0 without a fault: never written, the frame is the fill value */
@@ -54,7 +57,7 @@ struct source_file {
 };
 
 struct source_index {
-    char dtype[8]; /* u1, u2, u4 */
+    char dtype[8]; /* u1, u2, u4, u8, i1, i2, i4, i8, f4, f8: as served, in native byte order */
     uint32_t elem_bytes;
     uint64_t det_y, det_x;
     uint64_t scan_y, scan_x; /* 0: the files do not shape the scan */
@@ -63,6 +66,7 @@ struct source_index {
     bool has_expected;
     uint64_t expected;
     const struct source_chunk *chunks; /* [n_frames] */
+    const struct assembly *assembly;   /* how frames are put together; NULL: each is one chunk, bslz4 or raw */
     const uint8_t
         *flags; /* [det_y * det_x] not 0: flagged by the file's pixel_mask; NULL: none is */
     uint64_t n_flagged;

@@ -11,12 +11,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What the bytes of a pixel mean: for sums; decoding does not ask. */
+enum pixel_kind { PIXEL_UNSIGNED, PIXEL_SIGNED, PIXEL_FLOAT };
+
 /* What all frames of an acquisition have in common. */
 struct frame_shape {
     uint64_t n_elems;    /* det_y * det_x */
-    uint32_t elem_bytes; /* 1, 2, 4 */
-    uint32_t reserved;
-    uint64_t fill; /* the value of an unwritten pixel, in its low elem_bytes bytes */
+    uint32_t elem_bytes; /* 1, 2, 4, 8 */
+    uint32_t kind;       /* enum pixel_kind */
+    uint64_t fill;       /* the value of an unwritten pixel, in its low elem_bytes bytes */
 };
 
 HD uint64_t frame_bytes(const struct frame_shape *shape)
