@@ -230,7 +230,7 @@ static inline __attribute__((always_inline)) void untranspose_lanes(uint8_t *dst
                                                                     uint32_t elem_bytes)
 {
     uint32_t n = 8 * elem_bytes;
-    vbytes a[32], b[32];
+    vbytes a[64], b[64];
     for (uint32_t k = 0; k < elem_bytes; k++) {
         vwords v[8];
         for (uint32_t j = 0; j < 8; j++)
@@ -244,9 +244,11 @@ static inline __attribute__((always_inline)) void untranspose_lanes(uint8_t *dst
     interleave_halves(b, a, n);
     if (elem_bytes >= 2)
         interleave_halves(a, b, n);
-    if (elem_bytes == 4)
+    if (elem_bytes >= 4)
         interleave_halves(b, a, n);
-    memcpy(dst, elem_bytes == 2 ? a : b, (size_t)n * LANES);
+    if (elem_bytes == 8)
+        interleave_halves(a, b, n);
+    memcpy(dst, elem_bytes == 2 || elem_bytes == 8 ? a : b, (size_t)n * LANES);
 }
 
 WIDE_LOOPS static void untranspose(uint8_t *dst, const uint8_t *rows, size_t n_elems,
@@ -263,6 +265,9 @@ WIDE_LOOPS static void untranspose(uint8_t *dst, const uint8_t *rows, size_t n_e
     if (wide && elem_bytes == 4)
         for (; m + LANES <= n_columns; m += LANES)
             untranspose_lanes(dst + m * column_bytes, rows + m, n_columns, 4);
+    if (wide && elem_bytes == 8)
+        for (; m + LANES <= n_columns; m += LANES)
+            untranspose_lanes(dst + m * column_bytes, rows + m, n_columns, 8);
     for (; m < n_columns; m++)
         bslz4_untranspose_column(dst + m * column_bytes, rows, m, n_columns, elem_bytes);
 }

@@ -75,13 +75,13 @@ static __device__ void fill_span(uint8_t *to, uint32_t n, uint64_t value, uint32
 {
     uint32_t head = min(n, (uint32_t)(0 - (uintptr_t)to) & 15);
     uint32_t tail = head + ((n - head) & ~15u);
-    uint32_t word = 0;
-    for (uint32_t b = 0; b < 4; b++)
-        word |= (uint32_t)(value >> ((head + b) % elem_bytes * 8) & 0xff) << (8 * b);
+    uint32_t words[2] = {0, 0}; /* what every 8 bytes from there are */
+    for (uint32_t b = 0; b < 8; b++)
+        words[b / 4] |= (uint32_t)(value >> ((head + b) % elem_bytes * 8) & 0xff) << (8 * (b % 4));
     for (uint32_t i = lane; i < head; i += WARP)
         to[i] = (uint8_t)(value >> (i % elem_bytes * 8));
     for (uint32_t i = head + 16 * lane; i < tail; i += 16 * WARP)
-        *(uint4 *)(to + i) = make_uint4(word, word, word, word);
+        *(uint4 *)(to + i) = make_uint4(words[0], words[1], words[0], words[1]);
     for (uint32_t i = tail + lane; i < n; i += WARP)
         to[i] = (uint8_t)(value >> (i % elem_bytes * 8));
 }
@@ -94,17 +94,21 @@ static __device__ void untranspose_block(const struct block *block, const uint8_
     uint32_t n_columns = block->bytes / (8 * elem_bytes);
     bool aligned = n_columns % 8 == 0;
     if (elem_bytes == 2 && aligned)
-        untranspose<2, true>(block->dst, window, n_columns, lane);
+        untranspose<2, 2, true>(block->dst, window, n_columns, lane);
     else if (elem_bytes == 2)
-        untranspose<2, false>(block->dst, window, n_columns, lane);
+        untranspose<2, 2, false>(block->dst, window, n_columns, lane);
+    else if (elem_bytes == 8 && aligned)
+        untranspose_halves<true>(block->dst, window, n_columns, lane);
+    else if (elem_bytes == 8)
+        untranspose_halves<false>(block->dst, window, n_columns, lane);
     else if (elem_bytes == 4 && aligned)
-        untranspose<4, true>(block->dst, window, n_columns, lane);
+        untranspose<4, 4, true>(block->dst, window, n_columns, lane);
     else if (elem_bytes == 4)
-        untranspose<4, false>(block->dst, window, n_columns, lane);
+        untranspose<4, 4, false>(block->dst, window, n_columns, lane);
     else if (aligned)
-        untranspose<1, true>(block->dst, window, n_columns, lane);
+        untranspose<1, 1, true>(block->dst, window, n_columns, lane);
     else
-        untranspose<1, false>(block->dst, window, n_columns, lane);
+        untranspose<1, 1, false>(block->dst, window, n_columns, lane);
 }
 
 /* ---- blocks without a window ---------------------------------------------------------------------- */

@@ -83,8 +83,24 @@ template <unsigned ELEM> static __device__ void store_column(uint8_t *dst, const
     }
 }
 
-/* The bits of a block, from rows in the window to the frame. */
-template <unsigned ELEM, bool ALIGNED>
+/* The same where each element has ELEM of its STRIDE bytes here: the others are another pass's. */
+template <unsigned ELEM, unsigned STRIDE>
+static __device__ void store_spread(uint8_t *dst, const uint32_t *words)
+{
+    if ((uintptr_t)dst % ELEM == 0) {
+#pragma unroll
+        for (unsigned i = 0; i < 8; i++)
+            *(uint32_t *)(dst + i * STRIDE) = words[i];
+    } else {
+#pragma unroll
+        for (unsigned i = 0; i < 8 * ELEM; i++)
+            dst[i / ELEM * STRIDE + i % ELEM] = (uint8_t)(words[i / 4] >> (8 * (i % 4)));
+    }
+}
+
+/* ELEM bytes of each element of a block, from their rows in the window to the frame, where elements are STRIDE
+ * bytes apart. */
+template <unsigned ELEM, unsigned STRIDE, bool ALIGNED>
 static __device__ void untranspose(uint8_t *dst, const uint8_t *window, uint32_t n_columns,
                                    uint32_t lane)
 {
@@ -115,10 +131,24 @@ static __device__ void untranspose(uint8_t *dst, const uint8_t *window, uint32_t
             for (unsigned q = 0; q < 2 * ELEM; q++)
                 column[q] = words[4 * q + c];
             uint32_t to = m + 2 * c + odd;
-            if (to < n_columns)
-                store_column<ELEM>(dst + to * 8 * ELEM, column);
+            if (to >= n_columns)
+                continue;
+            if constexpr (ELEM == STRIDE)
+                store_column<ELEM>(dst + to * 8 * STRIDE, column);
+            else
+                store_spread<ELEM, STRIDE>(dst + to * 8 * STRIDE, column);
         }
     }
+}
+
+/* Elements of 8 bytes, by their lower and their upper halves: 64 words at once are more than a lane has registers
+ * for, or everybody would have fewer warps. */
+template <bool ALIGNED>
+static __device__ void untranspose_halves(uint8_t *dst, const uint8_t *window, uint32_t n_columns,
+                                          uint32_t lane)
+{
+    untranspose<4, 8, ALIGNED>(dst, window, n_columns, lane);
+    untranspose<4, 8, ALIGNED>(dst + 4, window + 32 * n_columns, n_columns, lane);
 }
 
 #endif

@@ -71,8 +71,9 @@ static void run_sum(const struct work *work, uint64_t i)
 COUNT_DIFFERENT(differ_u1, uint8_t)
 COUNT_DIFFERENT(differ_u2, uint16_t)
 COUNT_DIFFERENT(differ_u4, uint32_t)
+COUNT_DIFFERENT(differ_u8, uint64_t)
 
-/* Frames that agree, nearly all, cost one memcmp. */
+/* Bits are compared, whatever they mean. Frames that agree, nearly all, cost one memcmp. */
 static void run_compare(const struct work *work, uint64_t i)
 {
     const void *left = at(((const uint64_t *)at(work->compare.left))[i]);
@@ -84,8 +85,10 @@ static void run_compare(const struct work *work, uint64_t i)
         *differ = differ_u1(left, right, n);
     else if (work->shape.elem_bytes == 2)
         *differ = differ_u2(left, right, n);
-    else
+    else if (work->shape.elem_bytes == 4)
         *differ = differ_u4(left, right, n);
+    else
+        *differ = differ_u8(left, right, n);
 }
 
 void work_run(const struct work *work, uint64_t begin, uint64_t end)

@@ -68,10 +68,10 @@ static int decode_host(void *data, uint8_t *dst, const uint8_t *src, size_t src_
 /* Wide and plain, every count of columns, against the plain decoder's. */
 static void test_untranspose(void)
 {
-    static uint8_t rows[4 * 8 * 200], want[sizeof(rows)], got[sizeof(rows)];
+    static uint8_t rows[8 * 8 * 200], want[sizeof(rows)], got[sizeof(rows)];
     for (size_t i = 0; i < sizeof(rows); i++)
         rows[i] = (uint8_t)case_random();
-    for (uint32_t e = 1; e <= 4; e *= 2) {
+    for (uint32_t e = 1; e <= 8; e *= 2) {
         for (size_t columns = 0; columns <= 200; columns++) {
             for (int wide = 0; wide < 2; wide++) {
                 plain_untranspose(want, rows, 8 * columns, e);
@@ -104,6 +104,18 @@ static void test_plain_forms(void)
     CHECK_INT(decode_frame(&job, &shape, NULL), STOW_CORRUPT);
 }
 
+/* Bits that are lost where one takes the value for a number of another kind: of f8 a NaN with a payload. */
+static void test_fill_of_eight(void)
+{
+    const struct frame_shape shape = {
+        .n_elems = 3, .elem_bytes = 8, .kind = PIXEL_FLOAT, .fill = 0xfff4000000c0ffee};
+    uint64_t frame[3] = {0};
+    const struct decode_job job = {.form = STOW_FORM_FILL, .dst = (uintptr_t)frame};
+    CHECK_INT(decode_frame(&job, &shape, NULL), 0);
+    for (size_t i = 0; i < 3; i++)
+        CHECK(frame[i] == shape.fill);
+}
+
 /* What index says, word for word where a person will read it. */
 static void test_index_errors(void)
 {
@@ -132,6 +144,7 @@ int main(void)
     struct case_decoder decoder = {"host", decode_host, &host, 2u << 20, 60, 600};
     test_untranspose();
     test_plain_forms();
+    test_fill_of_eight();
     test_index_errors();
     run_bslz4_cases(&decoder);
     munmap(host.src.map, host.src.map_bytes);

@@ -3,7 +3,7 @@
  * fuzz_bslz4: a chunk from a file that keeps no promise, indexed, decoded and checked. Both must say the same
  * of it, write inside the frame only, and read inside the chunk only: each has memory of its exact size.
  *
- * First byte: the element size (low two bits) and whether the table is read as another chunk's, spoilt (bit
+ * First byte: the element size (low two bits, its power of two) and whether the table is read as another chunk's, spoilt (bit
  * 7). Second and third: elements, little-endian. The rest is the chunk. */
 #include "bslz4.h"
 #include "error.h"
@@ -40,9 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     struct frame_shape shape = {
         .n_elems = data[1] | (uint64_t)data[2] << 8,
-        .elem_bytes = (data[0] & 3) == 0   ? 1
-                      : (data[0] & 3) == 1 ? 2
-                                           : 4,
+        .elem_bytes = 1u << (data[0] & 3),
     };
     size_t src_bytes = bytes - 3, n_blocks;
     uint8_t *src = malloc(src_bytes + !src_bytes);

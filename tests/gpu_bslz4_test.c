@@ -221,6 +221,34 @@ static void test_batches(struct gpu *gpu, bool brief)
     free(batch.pixels);
 }
 
+/* One frame of more than one span, never written or plain, at this place within 16 bytes. */
+static void check_plain(struct gpu *gpu, uint32_t elem_bytes, enum stow_form form, unsigned skew)
+{
+    const struct frame_shape shape = {.n_elems = 10007 / elem_bytes,
+                                      .elem_bytes = elem_bytes,
+                                      .fill = 0x8877665544332211};
+    size_t total = frame_bytes(&shape), wrong = 0;
+    uint8_t *frame_dev = gpu->frame_dev + skew, *raw = gpu->chunk + skew / 2;
+    for (size_t i = 0; i < total; i++)
+        raw[i] = form == STOW_FORM_FILL ? (uint8_t)(shape.fill >> (8 * (i % elem_bytes)))
+                                        : (uint8_t)case_random();
+    gpu->jobs[0] = (struct decode_job){.dst = (uintptr_t)(frame_dev + GUARD), .form = form};
+    if (form == STOW_FORM_RAW) {
+        gpu->jobs[0].src = (uintptr_t)raw;
+        gpu->jobs[0].src_bytes = (uint32_t)total;
+    }
+    gpu->status[0] = 0;
+    must(cudaMemset(frame_dev, 0xa5, total + 2 * GUARD), "memset");
+    must(launch_decode(gpu->status, gpu->jobs, NULL, 1, shape, gpu->stream), "launch");
+    must(cudaStreamSynchronize(gpu->stream), "decode");
+    must(cudaMemcpy(gpu->frame, frame_dev, total + 2 * GUARD, cudaMemcpyDeviceToHost), "copy");
+    for (size_t i = 0; i < total; i++)
+        wrong += gpu->frame[GUARD + i] != raw[i];
+    CHECK_MSG(!wrong && gpu->status[0] == 0 && guards_hold(gpu->frame, total),
+              "form %d, %u bytes, skew %u: %zu bytes are wrong", (int)form, elem_bytes, skew,
+              wrong);
+}
+
 int main(int argc, char **argv)
 {
     int n_devices = 0;
@@ -233,6 +261,12 @@ int main(int argc, char **argv)
     open_gpu(&gpu);
     gpu.every = brief ? SHORT_EVERY : 1;
     test_batches(&gpu, brief);
+    for (uint32_t e = 1; e <= 8; e *= 2) {
+        for (unsigned skew = 0; skew < 16; skew += brief ? 5 : 1) {
+            check_plain(&gpu, e, STOW_FORM_FILL, skew);
+            check_plain(&gpu, e, STOW_FORM_RAW, skew);
+        }
+    }
     struct case_decoder decoder = {"gpu", decode_gpu, &gpu, 2u << 20, 20, 60};
     if (brief) {
         decoder.largest = 20000;

@@ -37,6 +37,10 @@ CASES = [
     ("u4_16384", 4, (129, 128), 16384),
     ("u2_larger_than_frame", 2, (64, 65), 32768),
     ("u4_1024", 4, (51, 51), 1024),
+    ("u8_below_a_block", 8, (1, 7), 0),
+    ("u8_tail_5", 8, (3, 7), 8),
+    ("u8_default", 8, (41, 53), 0),
+    ("u8_16384", 8, (65, 64), 16384),
 ]
 
 
@@ -45,7 +49,7 @@ def pixels(n, elem_bytes):
     x = (i * 2654435761 + n) % 2**32
     x ^= x >> 15
     value = (x & 3) * (x >> 2 & 1)
-    value[i % 611 == 610] = 2 ** (8 * elem_bytes) - 1
+    value[i % 611 == 610] = np.uint64(2 ** (8 * elem_bytes) - 1)
     return value.astype(f"<u{elem_bytes}")
 
 
@@ -65,9 +69,9 @@ def write_seeds(folder):
         stored = chunk(elem_bytes, shape, block)
         if len(stored) > 700:
             continue
-        head = bytes([elem_bytes // 2]) + (shape[0] * shape[1]).to_bytes(2, "little")
+        head = bytes([elem_bytes.bit_length() - 1]) + (shape[0] * shape[1]).to_bytes(2, "little")
         (folder / name).write_bytes(head + stored)
-        if name in ("tail_5", "tail_7"):
+        if name in ("tail_5", "tail_7", "u8_tail_5"):
             (folder / f"{name}_cut").write_bytes(head + stored[:-9])
             (folder / f"{name}_table").write_bytes(bytes([head[0] | 0x80]) + head[1:] + stored)
             (folder / f"{name}_huge_length").write_bytes(head + stored[:12] + b"\x7f\xff\xff\xff" + stored[16:])
