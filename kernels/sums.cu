@@ -166,21 +166,22 @@ static const void *const plain_kernels[3][3] = {BY_PIXEL_AND(sum_plain, uint8_t,
                                                 BY_PIXEL_AND(sum_plain, int32_t, uint64_t),
                                                 BY_PIXEL_AND(sum_plain, double, double)};
 
-/* Kernels that sum up frames of form counts: for up to so many masks, so many frames side by side. */
+/* Kernels that sum up frames of form counts: for up to `masks` masks at once, so many frames side by side, worth it from `least`
+ * masks on. Two frames side by side hide each other's waiting, but leave registers for two masks only; with more than these
+ * a second launch is faster than one kernel for all, until 8 masks share the decoding of one frame. */
 struct counts_kernel {
     enum weight_kind kind;
-    uint32_t masks;
+    uint32_t least, masks;
     const void *kernel;
 };
-#define COUNTS_KERNEL(kind, masks, frames)                         \
-    {                                                              \
-        kind, masks, (const void *)sum_counts<kind, masks, frames> \
+#define COUNTS_KERNEL(kind, least, masks, frames)                         \
+    {                                                                     \
+        kind, least, masks, (const void *)sum_counts<kind, masks, frames> \
     }
 static const struct counts_kernel counts_kernels[] = {
-    COUNTS_KERNEL(WEIGHT_U8, 1, 2),  COUNTS_KERNEL(WEIGHT_U8, 2, 2),
-    COUNTS_KERNEL(WEIGHT_U8, 4, 2),  COUNTS_KERNEL(WEIGHT_U8, 8, 1),
-    COUNTS_KERNEL(WEIGHT_I32, 1, 2), COUNTS_KERNEL(WEIGHT_I32, 4, 1),
-    COUNTS_KERNEL(WEIGHT_F64, 1, 1), COUNTS_KERNEL(WEIGHT_F64, 4, 1),
+    COUNTS_KERNEL(WEIGHT_U8, 1, 1, 2),  COUNTS_KERNEL(WEIGHT_U8, 2, 2, 2),
+    COUNTS_KERNEL(WEIGHT_U8, 7, 8, 1),  COUNTS_KERNEL(WEIGHT_I32, 1, 1, 2),
+    COUNTS_KERNEL(WEIGHT_I32, 3, 4, 1), COUNTS_KERNEL(WEIGHT_F64, 1, 1, 2),
 };
 #define N_COUNTS_KERNELS (sizeof(counts_kernels) / sizeof(*counts_kernels))
 
@@ -256,22 +257,26 @@ static cudaError_t launch_weigh(const struct work *work, cudaStream_t stream)
                   THREADS, &of, 0, stream);
 }
 
-/* The smallest kernel that has all masks, or the largest of the kind. */
+/* The one for the most masks that is worth it for so many; they stand in that order. */
 static const struct counts_kernel *find_counts_kernel(enum weight_kind kind, uint32_t n_masks)
 {
     const struct counts_kernel *found = NULL;
     for (size_t i = 0; i < N_COUNTS_KERNELS; i++)
-        if (counts_kernels[i].kind == kind && (!found || found->masks < n_masks))
+        if (counts_kernels[i].kind == kind && counts_kernels[i].least <= n_masks)
             found = &counts_kernels[i];
     return found;
 }
 
 /* Thread blocks in whole rounds over the multiprocessors, of up to about a thousand frames each: a slow part of the
- * scan then does not keep the others waiting. */
+ * scan then does not keep the others waiting. A power of two, where one is near: segments mostly have such sizes, and a
+ * thread block with frames of two waits once more for its slowest warp, which all the others then wait for. */
 static uint32_t chunk_of(uint32_t n, uint32_t n_processors)
 {
     uint64_t rounds = divide_up(n, (uint64_t)n_processors * 1024);
-    return (uint32_t)(divide_up(n, n_processors * rounds * 2) * 2);
+    uint64_t chunk = divide_up(n, n_processors * rounds * 2) * 2, power = 2;
+    while (power < chunk)
+        power *= 2;
+    return (uint32_t)(power <= chunk + chunk / 8 ? power : chunk);
 }
 
 static cudaError_t launch_sum(const struct work *work, cudaStream_t stream)
@@ -295,11 +300,10 @@ static cudaError_t launch_sum(const struct work *work, cudaStream_t stream)
                    dim3((uint32_t)divide_up(of.n, of.chunk)), THREADS, &of, 0, stream);
     if (work->shape.n_elems > (uint64_t)COUNTS_MAX_TILES * COUNTS_TILE_PIXELS)
         return error;
-    const struct counts_kernel *kernel =
-        find_counts_kernel(work->sum.weights_kind, work->sum.n_masks);
     of.chunk = chunk_of(of.n, n_processors);
     while (error == cudaSuccess && of.first_mask < of.all_masks) {
         uint32_t left = of.all_masks - of.first_mask;
+        const struct counts_kernel *kernel = find_counts_kernel(work->sum.weights_kind, left);
         of.n_masks = left < kernel->masks ? left : kernel->masks;
         error = launch(kernel->kernel, dim3((uint32_t)divide_up(of.n, of.chunk)), SUM_THREADS, &of,
                        TABLES_BYTES, stream);

@@ -140,9 +140,11 @@ template <uint32_t FRAMES>
 static __device__ __forceinline__ void pairs_direct(struct reader *readers, uint32_t (*entries)[2],
                                                     const struct reading *reading)
 {
-#pragma unroll
-    for (uint32_t f = 0; f < FRAMES; f++)
-        pair_direct(&readers[f], entries[f], reading);
+    static_assert(FRAMES <= 2, "read side by side are one or two");
+    if constexpr (FRAMES == 2)
+        pairs_of_both(&readers[0], &readers[1], entries, reading);
+    else
+        pair_direct(&readers[0], entries[0], reading);
 }
 
 /* The bytes of a lane's two units, of a class that is not wide. */
