@@ -7,7 +7,7 @@
 
 #include "image_batch.h"
 
-#define IMAGE_MAX_SLOTS 8u
+#define IMAGE_MAX_SLOTS 6u /* while one is on the GPU others are prepared, or their results taken */
 #define IMAGE_MAX_RANGES 8u
 
 /* A batch, and what it goes through: a thread of the pool, then a lane, and again. */
@@ -17,6 +17,7 @@ struct image_slot {
     struct chain chain;
     uv_work_t work;
     struct stow_error err; /* of the pool's work */
+    bool waiting;          /* a batch is taken and waits for the weights */
     bool begun;            /* the lane has what all batches of this slot have in common */
     bool collecting;       /* the batch has been on the lane */
 };
@@ -36,6 +37,7 @@ struct image {
     image_done done;
     void *data;
     bool abandoned, kept;  /* kept: the answer is read from what the load added up */
+    bool preparing;        /* weights are being made */
     struct stow_error err; /* the first failure */
     uint64_t n_bad;
     int fd;
@@ -45,7 +47,7 @@ struct image {
     void (*ready)(void *image); /* the arena is there, or is not to be had */
     struct image_slot slots[IMAGE_MAX_SLOTS];
     struct image_range ranges[IMAGE_MAX_RANGES];
-    unsigned n_slots, n_running; /* slots or ranges */
+    unsigned n_slots, n_running; /* slots or ranges, and preparing */
     uint64_t begun_ns, prepared_ns, lane_ns;
     unsigned n_batches;
     uv_work_t work;
@@ -65,9 +67,11 @@ void image_part_over(struct image *image);
 
 /* Have memory, and slots and lists laid out in it; ready is called, at once or later, then arena->err tells. */
 int image_memory_take(struct image *image, void (*ready)(void *image), struct stow_error *err);
-void image_memory_free(struct image *image);
+void image_memory_free(struct image *image); /* a second call does nothing */
 
-/* Take all frames through the lanes. */
+/* Take all frames through the lanes. Batches are taken, but not given to a lane, while the image is preparing; go on with these
+ * once it is not. */
 void image_slots_start(struct image *image);
+void image_slots_go_on(struct image *image);
 
 #endif

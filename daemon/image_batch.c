@@ -95,14 +95,25 @@ static bool has_to_be_decoded(const struct image_work *all, const struct frame *
     return frame->form != STOW_FORM_BAD && !is_readable(all, frame);
 }
 
-/* Which frames: from *begin up to *end, as many as there is room for. */
-static void take_range(struct image_work *all, uint64_t *begin, uint64_t *end)
+/* How many jobs the next batch has. A small one is there soon, a large one wastes less of a GPU at its end: so each is up to
+ * twice the one before, and a third of what is left. */
+static uint32_t choose_jobs(struct image_work *all)
+{
+    const uint32_t least = all->sizes.first_jobs, most = all->sizes.jobs;
+    uint64_t share = (all->n - all->next) / 3;
+    uint64_t ramp = all->last_jobs ? 2 * (uint64_t)all->last_jobs : least;
+    uint64_t jobs = share < ramp ? share : ramp;
+    jobs = (jobs + least - 1) / least * least;
+    all->last_jobs = (uint32_t)(jobs < least ? least : jobs < most ? jobs : most);
+    return all->last_jobs;
+}
+
+/* Up to where a batch goes that begins at `begin`, whose frames have to be looked at. */
+static uint64_t find_end(const struct image_work *all, uint64_t begin, uint32_t most_jobs)
 {
     uint32_t n_jobs = 0, n_decodes = 0, n_segments = 0;
     uint64_t table = 0, i;
-    uv_mutex_lock(&all->lock);
-    *begin = all->next;
-    for (i = *begin; i < all->n && !atomic_load(&all->stop); i++) {
+    for (i = begin; i < all->n && !atomic_load(&all->stop); i++) {
         const struct frame *frame = &all->resident->frames[pick_id(all, i)];
         n_jobs += frame->form != STOW_FORM_BAD;
         n_decodes += has_to_be_decoded(all, frame);
@@ -110,11 +121,34 @@ static void take_range(struct image_work *all, uint64_t *begin, uint64_t *end)
             table = frame->blocks;
             n_segments++;
         }
-        if (n_jobs > all->sizes.jobs || n_decodes > all->sizes.decodes ||
+        if (n_jobs > most_jobs || n_decodes > all->sizes.decodes ||
             n_segments > all->sizes.segments)
             break;
     }
-    *end = all->next = i;
+    return i;
+}
+
+/* The same where all are alike: looking at each would take as long as the GPU does. */
+static uint64_t find_end_of_counts(const struct image_work *all, uint64_t begin, uint32_t most_jobs)
+{
+    const uint64_t segment = all->resident->segment_frames, first = all->first + begin;
+    uint64_t end = begin + most_jobs, last = first / segment + all->sizes.segments;
+    if (!__builtin_mul_overflow(last, segment, &last) && end > last - all->first)
+        end = last - all->first;
+    return end < all->n ? end : all->n;
+}
+
+/* Which frames: from *begin up to *end, as many as there is room for. */
+static void take_range(struct image_work *all, uint64_t *begin, uint64_t *end)
+{
+    uv_mutex_lock(&all->lock);
+    uint32_t most_jobs = choose_jobs(all);
+    *begin = all->next;
+    if (all->ask.kind == IMAGE_SUM && all->all_counts && !all->picks)
+        *end = atomic_load(&all->stop) ? *begin : find_end_of_counts(all, *begin, most_jobs);
+    else
+        *end = find_end(all, *begin, most_jobs);
+    all->next = *end;
     uv_mutex_unlock(&all->lock);
 }
 

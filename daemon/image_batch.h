@@ -22,7 +22,8 @@ struct image_part {
 
 /* How much fits into a batch, and how large its parts are. */
 struct batch_sizes {
-    uint32_t jobs, decodes, segments;
+    uint32_t jobs, first_jobs; /* the most, and of the first batch, at most as many */
+    uint32_t decodes, segments;
     uint64_t pixel_stride, weighed_stride;
 };
 
@@ -42,8 +43,10 @@ struct image_work {
     void *results; /* of all: the memfd */
     struct batch_sizes sizes;
     bool is_gpu;
-    uv_mutex_t lock; /* of next */
-    uint64_t next;   /* frames before it are taken */
+    bool all_counts;    /* every frame of the resident has form counts */
+    uv_mutex_t lock;    /* of next and last_jobs */
+    uint64_t next;      /* frames before it are taken */
+    uint32_t last_jobs; /* that the batch before could have */
     atomic_bool stop;
 };
 

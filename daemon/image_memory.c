@@ -6,8 +6,10 @@
 #define ALIGN 256u
 #define N_DECODE_SLOTS \
     2u /* where each has frames to be decoded, which take room; and on the host */
-#define SLOT_JOBS_GPU 16384u /* enough to fill a GPU several times over, few enough to begin soon */
-#define SLOT_JOBS_HOST 2048u /* others' work comes in between */
+#define SLOT_JOBS_GPU 65536u
+#define FIRST_JOBS_GPU 8192u /* enough to fill a GPU, few enough to begin soon */
+#define N_SLOTS_GPU 5u /* while one is on the GPU others are prepared and their results taken */
+#define SLOT_JOBS_HOST 2048u                /* others' work comes in between */
 #define SLOT_BYTES_GPU (UINT64_C(64) << 20) /* for decoded frames */
 #define SLOT_BYTES_HOST (UINT64_C(16) << 20)
 #define WEIGHED_BYTES (UINT64_C(16) << 20) /* for weights in stream order */
@@ -91,12 +93,14 @@ static void choose_sizes(struct image *image)
     uint64_t room =
         least(gpu ? SLOT_BYTES_GPU : SLOT_BYTES_HOST, image->resident->place->max_bytes / 32);
     resident_forms(image->resident, forms);
+    image->all.all_counts = forms[STOW_FORM_COUNTS] == image->resident->n_frames;
     bool decodes = !sums || forms[STOW_FORM_BSLZ4] || forms[STOW_FORM_RAW];
     z->pixel_stride = round_up(frame_bytes(shape), ALIGN);
     z->weighed_stride = round_up(sums_weighed_bytes(counts_n_granules(shape->n_elems),
                                                     image->all.n_sums, image->all.ask.weights),
                                  ALIGN);
     z->jobs = (uint32_t)least(n, gpu ? SLOT_JOBS_GPU : SLOT_JOBS_HOST);
+    z->first_jobs = (uint32_t)least(z->jobs, gpu ? FIRST_JOBS_GPU : SLOT_JOBS_HOST);
     z->decodes = (uint32_t)least(room / (z->pixel_stride ? z->pixel_stride : 1), z->jobs);
     z->decodes = decodes && z->decodes ? z->decodes : 1;
     z->segments =
@@ -106,7 +110,7 @@ static void choose_sizes(struct image *image)
         z->segments = UINT32_MAX;
     z->segments = !z->segments || !forms[STOW_FORM_COUNTS] ? 1 : z->segments;
     uint64_t common = sums ? image_weights_bytes(image) : shape->n_elems * sizeof(uint64_t);
-    uint64_t batch = decodes ? z->decodes : z->jobs;
+    uint64_t batch = decodes ? z->decodes : z->first_jobs;
     image->n_slots = (unsigned)least((n + batch - 1) / batch,
                                      decodes || !gpu ? N_DECODE_SLOTS : IMAGE_MAX_SLOTS);
     if (common > ONE_SLOT_BYTES)
@@ -167,9 +171,14 @@ void image_memory_free(struct image *image)
         free(batch->decodes);
         free(batch->decoded);
         free(batch->decode_of);
+        batch->decodes = NULL;
+        batch->decoded = NULL;
+        batch->decode_of = NULL;
     }
     if (!image->all.is_gpu)
         free(image->weights);
+    image->weights = NULL;
     if (image->arena)
         arena_give(image->arena);
+    image->arena = NULL;
 }

@@ -146,19 +146,28 @@ static void slot_run(uv_work_t *work)
     batch_take(&slot->batch);
 }
 
-static void on_slot(uv_work_t *work, int status)
+static void go_on(struct image_slot *slot)
 {
-    struct image_slot *slot = work->data;
     struct image *image = slot->image;
-    (void)status;
-    if (slot->err.code)
-        image_fail(image, &slot->err);
+    slot->waiting = false;
     if (!atomic_load(&image->all.stop) && slot->batch.n_jobs)
         submit(slot);
     else if (!atomic_load(&image->all.stop) && slot->batch.any_sums)
         fetch_sums(slot);
     else
         image_part_over(image);
+}
+
+static void on_slot(uv_work_t *work, int status)
+{
+    struct image_slot *slot = work->data;
+    (void)status;
+    if (slot->err.code)
+        image_fail(slot->image, &slot->err);
+    if (slot->image->preparing)
+        slot->waiting = true;
+    else
+        go_on(slot);
 }
 
 static void turn_slot(struct image_slot *slot)
@@ -180,9 +189,17 @@ static void on_chain(struct chain *chain)
         turn_slot(slot);
 }
 
+void image_slots_go_on(struct image *image)
+{
+    for (unsigned i = 0; i < image->n_slots; i++) {
+        if (image->slots[i].waiting)
+            go_on(&image->slots[i]);
+    }
+}
+
 void image_slots_start(struct image *image)
 {
-    image->n_running = image->n_slots;
+    image->n_running += image->n_slots;
     for (unsigned i = 0; i < image->n_slots; i++) {
         struct image_slot *slot = &image->slots[i];
         struct place *place = image->resident->place;

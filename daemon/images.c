@@ -15,8 +15,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define RANGE_FRAMES 32768u       /* that one thread of the pool reads statistics of */
-#define SEAL_AT_ONCE (256u << 10) /* results that the loop lets go of by itself */
+#define RANGE_FRAMES 32768u  /* that one thread of the pool reads statistics of */
+#define AT_ONCE (256u << 10) /* results that the loop seals, or lets go of, by itself */
 
 void image_fail(struct image *image, const struct stow_error *err)
 {
@@ -51,6 +51,34 @@ static int *cached(struct resident *resident, const struct image_ask *ask, uint6
     return &resident->answers[ask->kind == IMAGE_COM][ask->flagged];
 }
 
+/* A thread of the pool. */
+static void let_go_run(uv_work_t *work)
+{
+    struct image *image = work->data;
+    munmap(image->all.results, image->bytes);
+    close(image->fd);
+    image->fd = -1;
+}
+
+static void on_let_go(uv_work_t *work, int status)
+{
+    (void)status;
+    image_free(work->data);
+}
+
+/* Freeing some megabytes takes longer than the loop has. */
+static void let_go(struct image *image)
+{
+    if (!image->all.results) {
+        image_free(image);
+    } else if (image->bytes <= AT_ONCE) {
+        let_go_run(&image->work);
+        image_free(image);
+    } else {
+        uv_queue_work(image->images->loop, &image->work, let_go_run, on_let_go);
+    }
+}
+
 static void deliver(struct image *image)
 {
     const struct kept_sums *sums = &image->resident->sums;
@@ -67,12 +95,13 @@ static void deliver(struct image *image)
             (unsigned long long)image->all.n, 1e-6 * (double)(image->prepared_ns - image->begun_ns),
             image->n_batches, 1e-6 * (double)image->lane_ns,
             1e-6 * (double)(uv_hrtime() - image->begun_ns));
+    image_memory_free(image); /* who asks next, having the answer, finds it free */
     if (!image->abandoned) {
         metrics.images_total += !image->err.code;
         image->done(image->data, image->err.code ? NULL : &answer,
                     image->err.code ? &image->err : NULL);
     }
-    image_free(image);
+    let_go(image);
 }
 
 static void clear_flagged_sums(struct image *image)
@@ -95,17 +124,27 @@ static void add_slots(struct image *image)
     clear_flagged_sums(image);
 }
 
-/* A thread of the pool: nobody writes to the results any more, nor can. */
+/* Nobody can write to the results any more but through this mapping, which nobody does. To undo it first, as F_SEAL_WRITE
+ * wants, takes .2 ms for 2 MB; it is kept for what many will read, and for kernels before 5.1. */
+static bool seal_mapped(const struct image *image)
+{
+    return image->all.ask.kind == IMAGE_SUM &&
+           fcntl(image->fd, F_ADD_SEALS,
+                 F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
+}
+
+/* A thread of the pool, or the loop. */
 static void seal_run(uv_work_t *work)
 {
     struct image *image = work->data;
     if (image->all.ask.kind == IMAGE_MEAN && !image->kept && !image->err.code && image->all.results)
         add_slots(image);
+    if (image->fd < 0 || seal_mapped(image))
+        return;
     if (image->all.results)
         munmap(image->all.results, image->bytes);
     image->all.results = NULL;
-    if (image->fd >= 0 &&
-        fcntl(image->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL))
+    if (fcntl(image->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL))
         error_errno(&image->work_err, errno, "sealing results");
 }
 
@@ -134,8 +173,7 @@ static void on_sealed(uv_work_t *work, int status)
 static void finish(struct image *image)
 {
     image->work_err = (struct stow_error){.code = 0};
-    image->work.data = image;
-    if (image->bytes <= SEAL_AT_ONCE) {
+    if (image->bytes <= AT_ONCE || image->all.ask.kind == IMAGE_SUM) {
         seal_run(&image->work);
         on_sealed(&image->work, 0);
     } else {
@@ -233,7 +271,7 @@ static void prepare_run(uv_work_t *work)
 {
     struct image *image = work->data;
     struct stow_error *err = &image->work_err;
-    if (make_results(image, err))
+    if (image->err.code || (image->fd < 0 && make_results(image, err)))
         return;
     if (image->kept && image->all.ask.kind == IMAGE_MEAN) {
         memcpy(image->all.results, image->resident->sums.pixels, image->bytes);
@@ -250,7 +288,11 @@ static void on_prepared(uv_work_t *work, int status)
     image->prepared_ns = uv_hrtime();
     if (image->work_err.code)
         image_fail(image, &image->work_err);
-    if (image->err.code || (image->kept && image->all.ask.kind == IMAGE_MEAN))
+    if (image->preparing) {
+        image->preparing = false;
+        image_slots_go_on(image);
+        image_part_over(image);
+    } else if (image->err.code || (image->kept && image->all.ask.kind == IMAGE_MEAN))
         finish(image);
     else if (image->kept)
         start_ranges(image);
@@ -264,6 +306,21 @@ static void prepare(struct image *image)
     uv_queue_work(image->images->loop, &image->work, prepare_run, on_prepared);
 }
 
+/* Batches of a range are taken while weights are being made; a list has to be sorted first. */
+static void prepare_beside(struct image *image)
+{
+    struct stow_error err;
+    if (make_results(image, &err)) {
+        image_fail(image, &err);
+        prepare(image); /* so that nobody hears of it before image_start returns */
+        return;
+    }
+    image->preparing = true;
+    image->n_running = 1;
+    prepare(image);
+    image_slots_start(image);
+}
+
 /* Memory is there, or is not to be had. */
 static void on_memory(void *data)
 {
@@ -271,6 +328,8 @@ static void on_memory(void *data)
     if (image->arena->err.code) {
         image_fail(image, &image->arena->err);
         finish(image);
+    } else if (image->all.ask.kind == IMAGE_SUM && !image->all.ask.ids) {
+        prepare_beside(image);
     } else {
         prepare(image);
     }
@@ -338,6 +397,7 @@ static struct image *image_new(struct images *images, struct resident *resident,
     if (!image)
         return NULL;
     image->images = images;
+    image->work.data = image;
     image->resident = resident;
     image->done = done;
     image->data = data;
