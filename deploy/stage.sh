@@ -43,7 +43,7 @@ find "$dir" -type f -perm -u+x | while read -r file; do
     strip --strip-unneeded "$file" 2>/dev/null || :
 done
 
-wanted='libuv\.so|libprotobuf-c\.so|libjson-c\.so|libxxhash\.so'
+wanted='libuv\.so|libprotobuf-c\.so|libjson-c\.so|libxxhash\.so|libdeflate\.so|libzstd\.so'
 find "$dir/bin" "$dir/libexec" -type f -perm -u+x -exec ldd {} + 2>/dev/null |
     awk '$2 == "=>" { print $3 }' | sort -u | grep -E "/($wanted)" | while read -r library; do
     cp -L "$library" "$dir/lib/"

@@ -184,6 +184,12 @@ static bool decode_block(uint8_t *window, uint32_t block_bytes, const struct lz4
     }
 }
 
+bool lz4_decode(uint8_t *dst, uint32_t dst_bytes, const uint8_t *src, uint32_t src_bytes)
+{
+    struct lz4_input input = {src, src_bytes};
+    return src_bytes <= bslz4_max_lz4_bytes(dst_bytes) && decode_block(dst, dst_bytes, &input);
+}
+
 /* ---- bit transposition --------------------------------------------------------------------------- */
 
 #define LANES 16 /* columns at a time */

@@ -51,6 +51,10 @@ size_t bslz4_max_blocks(size_t src_bytes);
 int decode_frame(const struct decode_job *job, const struct frame_shape *shape,
                  struct stow_error *err);
 
+/* Decode one LZ4 block of exactly dst_bytes (at most BSLZ4_MAX_BLOCK_BYTES) on the CPU. False when it is not well-formed:
+ * dst then means nothing, but nothing beyond it was written. Any thread. */
+bool lz4_decode(uint8_t *dst, uint32_t dst_bytes, const uint8_t *src, uint32_t src_bytes);
+
 /* Undo the bit transposition of one block: n_elems (a multiple of 8) elements from rows to dst, which do
  * not overlap. wide false takes the plain path, which is else left to the last columns (for tests). */
 void bslz4_untranspose(uint8_t *dst, const uint8_t *rows, size_t n_elems, uint32_t elem_bytes,

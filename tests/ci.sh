@@ -104,7 +104,7 @@ check_format()
 run_fuzzers()
 {
     fuzzers=
-    for target in wire bslz4 counts kept; do
+    for target in wire bslz4 counts kept filters; do
         found=build-fuzz/found-$target
         mkdir -p "$found"
         "build-fuzz/fuzz_$target" -max_total_time="$fuzz_seconds" -max_len=20480 -print_final_stats=1 \
@@ -156,12 +156,12 @@ do_tsan()
 do_fuzz()
 {
     CC=clang CXX=clang++ step "build the fuzzers" compile_fuzzers &&
-        step "fuzz the wire, bslz4, counts and .stow files, $fuzz_seconds s each" run_fuzzers
+        step "fuzz the wire, bslz4, counts, .stow files and filters, $fuzz_seconds s each" run_fuzzers
 }
 compile_fuzzers()
 {
     configure build-fuzz -Dcuda=disabled -Dfuzz=true -Doptimization=1 &&
-        ninja --quiet -C build-fuzz fuzz_wire fuzz_bslz4 fuzz_counts fuzz_kept
+        ninja --quiet -C build-fuzz fuzz_wire fuzz_bslz4 fuzz_counts fuzz_kept fuzz_filters
 }
 
 [ $# -gt 0 ] || set -- build test format clang asan tsan fuzz
