@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "describe.h"
 
+#include "assembler.h"
 #include "span.h"
 
 #include <stdlib.h>
@@ -93,7 +94,7 @@ int describe_resident(struct resident *resident, const struct source_index *inde
     resident->n_frames = index->n_frames;
     resident->has_expected = index->has_expected;
     resident->expected = index->expected;
-    resident->source_bytes = index->chunk_bytes;
+    resident->source_bytes = index->assembly ? assembly_bytes(index->assembly) : index->chunk_bytes;
     for (size_t i = 0; i < index->n_warnings; i++)
         resident_warn(resident, "%s", index->warnings[i]);
     describe_frames(resident, index);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "source.h"
 
+#include "assembler.h"
 #include "child.h"
 #include "reader_msg.h"
 
@@ -334,6 +335,11 @@ static void take_index(struct source *source, int fd)
     index->chunk_bytes = sum;
     if (shape->has_flags)
         take_flags(index, (const uint8_t *)source->map + chunk_bytes);
+    if (index->assembly && !(index->assembler = assembler_new(index, 0))) {
+        finish(source, STOW_NOMEM,
+               &(struct stow_error){.code = STOW_NOMEM, .text = "no memory for the index"});
+        return;
+    }
     finish(source, 0, NULL);
 }
 
@@ -452,6 +458,7 @@ static void free_index(struct source *source)
     free(index->files);
     free(index->warnings);
     free(source->slots);
+    assembler_free(index->assembler);
     if (source->map)
         munmap(source->map, source->map_bytes);
     *index = (struct source_index){0};

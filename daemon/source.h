@@ -67,6 +67,7 @@ struct source_index {
     uint64_t expected;
     const struct source_chunk *chunks; /* [n_frames] */
     const struct assembly *assembly;   /* how frames are put together; NULL: each is one chunk, bslz4 or raw */
+    struct assembler *assembler;       /* who does it, for span.c; with an assembly only */
     const uint8_t
         *flags; /* [det_y * det_x] not 0: flagged by the file's pixel_mask; NULL: none is */
     uint64_t n_flagged;

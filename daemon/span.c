@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "span.h"
 
+#include "assembler.h"
 #include "bslz4.h"
+#include "source_read.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 bool chunk_is_stored(const struct source_chunk *chunk)
 {
@@ -40,6 +39,8 @@ void span_read_fini(struct span_read *read)
 
 static void fault(struct span_read *read, uint32_t frame, const struct stow_error *why)
 {
+    if (read->bad[frame]) /* the first reason is enough */
+        return;
     read->bad[frame] = true;
     if (read->n_faults == read->faults_room) {
         size_t room = read->faults_room ? 2 * read->faults_room : 8;
@@ -57,32 +58,6 @@ static void fault(struct span_read *read, uint32_t frame, const struct stow_erro
     error_clean(f->text);
 }
 
-/* All of it, or 0 bytes with *err. */
-static bool read_fully(const struct source_file *file, uint8_t *to, size_t bytes, uint64_t offset,
-                       struct stow_error *err)
-{
-    size_t have = 0;
-    while (have < bytes) {
-        ssize_t got = pread(file->fd, to + have, bytes - have, (off_t)(offset + have));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) {
-            if (got < 0)
-                error_errno(err, errno, "%s at byte %llu", file->path,
-                            (unsigned long long)(offset + have));
-            else
-                error_set(err, STOW_CORRUPT,
-                          "%s ends at byte %llu, the chunk needs %zu bytes from %llu; copy "
-                          "it again",
-                          file->path, (unsigned long long)(offset + have), bytes,
-                          (unsigned long long)offset);
-            return false;
-        }
-        have += (size_t)got;
-    }
-    return true;
-}
-
 /* Chunks first .. last - 1 of the span lie one behind the other in a file: one read, or one each to find
  * the frames that cannot be read. */
 static void read_run(struct span_read *read, uint32_t first, uint32_t last, size_t bytes)
@@ -90,29 +65,12 @@ static void read_run(struct span_read *read, uint32_t first, uint32_t last, size
     const struct source_chunk *chunks = read->index->chunks + read->span->first;
     const struct source_file *file = &read->index->files[chunks[first].file];
     struct stow_error err;
-    if (read_fully(file, read->bytes + read->at[first], bytes, chunks[first].offset, &err))
+    if (!source_read(file, read->bytes + read->at[first], bytes, chunks[first].offset, &err))
         return;
     for (uint32_t i = first; i < last; i++) {
-        if (!read_fully(file, read->bytes + read->at[i], chunks[i].bytes, chunks[i].offset, &err))
+        if (source_read(file, read->bytes + read->at[i], chunks[i].bytes, chunks[i].offset, &err))
             fault(read, i, &err);
     }
-}
-
-/* The file is still the one that was indexed: otherwise the chunks' addresses mean nothing. */
-static bool file_unchanged(struct span_read *read, uint32_t number)
-{
-    const struct source_file *file = &read->index->files[number];
-    struct stat now;
-    if (fstat(file->fd, &now)) {
-        error_errno(&read->err, errno, "%s", file->path);
-        return false;
-    }
-    int64_t mtime_ns = (int64_t)now.st_mtim.tv_sec * 1000000000 + now.st_mtim.tv_nsec;
-    if ((uint64_t)now.st_size == file->size && mtime_ns == file->mtime_ns)
-        return true;
-    error_set(&read->err, STOW_SOURCE, "%s changed while it was being read; load it again",
-              file->path);
-    return false;
 }
 
 static void read_chunks(struct span_read *read)
@@ -133,7 +91,7 @@ static void read_chunks(struct span_read *read)
             bytes += chunks[last++].bytes;
         }
         if (unchecked != SOURCE_NO_FILE && unchecked != chunks[i].file &&
-            !file_unchanged(read, unchecked))
+            source_unchanged(&read->index->files[unchecked], &read->err))
             return;
         unchecked = chunks[i].file;
         read_run(read, i, last, bytes);
@@ -141,7 +99,7 @@ static void read_chunks(struct span_read *read)
         i = last;
     }
     if (unchecked != SOURCE_NO_FILE)
-        file_unchanged(read, unchecked);
+        source_unchanged(&read->index->files[unchecked], &read->err);
 }
 
 static bool tables_fit(struct span_read *read, size_t more)
@@ -179,8 +137,38 @@ static void find_blocks(struct span_read *read)
     }
 }
 
+static void on_fault(void *data, uint32_t frame, const struct stow_error *why)
+{
+    fault(data, frame, why);
+}
+
+/* Frames that are not simply chunks come as pixels. */
+static void assemble(struct span_read *read)
+{
+    const struct source_chunk *chunks = read->index->chunks + read->span->first;
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < read->span->n_frames; i++) {
+        bool stored = chunk_is_stored(&chunks[i]);
+        read->at[i] = stored ? used : ASSEMBLER_SKIP;
+        used += stored ? chunks[i].bytes : 0;
+    }
+    struct assembler_read wanted = {.first = read->span->first,
+                                    .n_frames = read->span->n_frames,
+                                    .dst = read->bytes,
+                                    .at = read->at,
+                                    .data = read,
+                                    .on_fault = on_fault};
+    struct stow_error err = {0};
+    if (assembler_read(read->index->assembler, &wanted, &err))
+        read->err = err;
+}
+
 void span_read(struct span_read *read)
 {
+    if (read->index->assembler) {
+        assemble(read);
+        return;
+    }
     read_chunks(read);
     if (!read->err.code)
         find_blocks(read);

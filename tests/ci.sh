@@ -132,8 +132,8 @@ unrandomized()
 }
 
 # What has threads, or talks to a process that has: the rest would only be slow there.
-threaded="client_test device_test kept_test lane_test slots_test source_test store_test stream_test work_test
-    test_cli test_daemon test_digests test_protocol"
+threaded="assembler_test client_test device_test kept_test lane_test slots_test source_test store_test stream_test
+    work_test test_cli test_daemon test_digests test_protocol"
 
 do_build() { step "build with gcc" compile build; }
 do_test() { run_tests "tests" build --no-suite gpu; }
