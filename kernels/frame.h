@@ -27,6 +27,34 @@ HD uint64_t frame_bytes(const struct frame_shape *shape)
     return shape->n_elems * shape->elem_bytes;
 }
 
+/* Pixels that the form counts is made for: unsigned, up to 32 bits. */
+HD int shape_is_counts(const struct frame_shape *shape)
+{
+    return shape->kind == PIXEL_UNSIGNED && shape->elem_bytes <= 4;
+}
+
+/* The kind of pixels of so many bytes that a dtype such as u2, i4, f8 says; -1: there is none. */
+HD int pixel_kind_of(const char *dtype, uint32_t elem_bytes)
+{
+    const char letter = dtype[0];
+    if (elem_bytes != 1 && elem_bytes != 2 && elem_bytes != 4 && elem_bytes != 8)
+        return -1;
+    if (dtype[0] == '\0' || dtype[1] != (char)('0' + elem_bytes) || dtype[2] != '\0')
+        return -1;
+    return letter == 'u'                      ? (int)PIXEL_UNSIGNED
+           : letter == 'i'                    ? (int)PIXEL_SIGNED
+           : letter == 'f' && elem_bytes >= 4 ? (int)PIXEL_FLOAT
+                                              : -1;
+}
+
+/* All pixel types in a row, for tables of what is made for each: kind, then size. f1 and f2 do not exist. */
+#define N_PIXEL_TYPES 12u
+HD uint32_t pixel_type_index(const struct frame_shape *shape)
+{
+    uint32_t bytes = shape->elem_bytes;
+    return 4 * shape->kind + (bytes == 8 ? 3 : bytes == 4 ? 2 : bytes - 1);
+}
+
 /* One frame to be decoded.
  *   STOW_FORM_BSLZ4  src_bytes at src: a chunk with HDF5 filter 32008 framing, any alignment;
  *                    blocks: uint32 [n_blocks + 1], the table that bslz4_index made

@@ -3,9 +3,9 @@
  * sums on the CPU. Everything is cut into runs of RUN pixels, over which 32-bit sums of products cannot overflow
  * where pixels have up to 16 bits and the other factor is below 256; that keeps the inner loops narrow enough for a
  * compiler to make them wide. A frame of form counts is decoded into scratch of its own and summed from there: a
- * CPU's cache holds it. So the weights in stream order, which a GPU reads, are only made here and not used. */
-#include "sums.h"
-
+ * CPU's cache holds it. So the weights in stream order, which a GPU reads, are only made here and not used.
+ * Pixels that are no counts are sums_kinds.c's. */
+#include "sums_kinds.h"
 #include "wide.h"
 
 #include <stdlib.h>
@@ -169,6 +169,8 @@ static int sum_counts(void *out, uint64_t stride, const struct sum_job *job, con
 int sums_frame(void *out, uint64_t stride, const struct sum_job *job, const void *weights,
                uint32_t n_masks, enum weight_kind kind, const struct frame_shape *shape)
 {
+    if (!shape_is_counts(shape))
+        return kinds_frame(out, stride, job, weights, n_masks, kind, shape);
     switch (job->form) {
     case STOW_FORM_COUNTS: return sum_counts(out, stride, job, weights, n_masks, kind, shape);
     case STOW_FORM_RAW:
@@ -308,6 +310,10 @@ void sums_stats(struct frame_stats *stats, const void *pixels, const uint8_t *fl
 {
     struct frame_stats of = {0};
     uint64_t y = 0, x = 0;
+    if (!shape_is_counts(shape)) {
+        kinds_stats(stats, pixels, flags, det_x, shape);
+        return;
+    }
     for (uint64_t at = 0; at < shape->n_elems;) {
         uint32_t n = (uint32_t)min_u64(min_u64(RUN, det_x - x), shape->n_elems - at);
         const uint8_t *run = (const uint8_t *)pixels + at * shape->elem_bytes;
@@ -364,6 +370,10 @@ ADD_FRAMES(frames_u4, uint32_t, uint64_t)
 void sums_pixels(uint64_t *sums, const uint64_t *frames, uint64_t n, uint64_t first, uint64_t count,
                  const struct frame_shape *shape)
 {
+    if (!shape_is_counts(shape)) {
+        kinds_pixels(sums, frames, n, first, count, shape);
+        return;
+    }
     for (uint64_t f = 0; f < n; f += FRAMES_IN_32) {
         uint64_t some = min_u64(FRAMES_IN_32, n - f);
         for (uint64_t at = 0; at < count; at += RUN) {

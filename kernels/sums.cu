@@ -2,13 +2,12 @@
  *
  * sums on the GPU: the launchers, and the kernels that bring weights in order or read raw frames with them. Frames of
  * form counts are added up as they are decoded (sums_counts.cuh); statistics, sums of pixels and comparing are in
- * sums_pixels.cuh.
+ * sums_pixels.cuh, and for pixels that are no counts in sums_kinds.cuh.
  *
  * Weighing goes by tiles through shared memory: a thread block has some tiles of one segment and mask. A raw frame is
  * a thread block's. Float64 sums have a fixed order: a thread's own pixels, then the lanes of a warp, then the warps. */
 #include "launch.h"
-#include "sums_counts.cuh"
-#include "sums_pixels.cuh"
+#include "sums_kinds.cuh"
 
 /* Frames this large get a thread block of more threads: there are few of them at a time. */
 #define LARGE_FRAME_BYTES (1u << 20)
@@ -92,7 +91,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* One frame by a thread block: its pixels, or NULL and the value of all of them. */
 template <typename Pixel, typename Weight, typename Total>
-static __device__ void sum_plain_frame(uint32_t job, const Pixel *pixels, uint32_t value,
+static __device__ void sum_plain_frame(uint32_t job, const Pixel *pixels, Pixel value,
                                        const struct sum_launch *launch, Total *scratch)
 {
     const uint64_t n = launch->shape.n_elems;
@@ -101,7 +100,7 @@ static __device__ void sum_plain_frame(uint32_t job, const Pixel *pixels, uint32
         Total sum = 0;
 #pragma unroll 8
         for (uint64_t i = threadIdx.x; i < n; i += THREADS)
-            sum += weigh(__ldg(weights + i), (int64_t)(pixels ? (uint32_t)pixels[i] : value));
+            sum += weigh_pixel<Total>(__ldg(weights + i), pixels ? pixels[i] : value);
         sum = sum_of_block(sum, scratch);
         if (threadIdx.x == 0)
             ((Total *)launch->out)[m * launch->out_stride + job] = sum;
@@ -115,7 +114,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
     __shared__ Total scratch[MAX_BLOCK_WARPS];
     __shared__ uint32_t list[THREADS], n;
-    const uint32_t value = (uint32_t)(Pixel)launch.shape.fill;
+    const Pixel value = fill_of<Pixel>(launch.shape.fill);
     const uint32_t begin = blockIdx.x * launch.chunk, end = min(begin + launch.chunk, launch.n);
     for (uint32_t first = begin; first < end; first += THREADS) {
         uint32_t i = first + threadIdx.x;
@@ -140,21 +139,30 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- launchers ---------------------------------------------------------------------------------- */
 
-/* Kernels by element size: 1, 2, 4 bytes. */
-#define BY_PIXEL(kernel)                                               \
-    {                                                                  \
-        (const void *)kernel<uint8_t>, (const void *)kernel<uint16_t>, \
-            (const void *)kernel<uint32_t>                             \
+/* Kernels by pixel_type: one for counts of up to 32 bits, and one for the others. NULL: there are no such pixels. */
+#define BY_PIXEL(counts, others)                                                      \
+    {                                                                                 \
+        (const void *)counts<uint8_t>, (const void *)counts<uint16_t>,                \
+            (const void *)counts<uint32_t>, (const void *)others<uint64_t>,           \
+            (const void *)others<int8_t>, (const void *)others<int16_t>,              \
+            (const void *)others<int32_t>, (const void *)others<int64_t>, NULL, NULL, \
+            (const void *)others<float>, (const void *)others<double>                 \
     }
-#define BY_PIXEL_AND(kernel, ...)                                                                \
-    {                                                                                            \
-        (const void *)kernel<uint8_t, __VA_ARGS__>, (const void *)kernel<uint16_t, __VA_ARGS__>, \
-            (const void *)kernel<uint32_t, __VA_ARGS__>                                          \
-    }
+/* The same with weights; floats have float64 ones alone. */
+#define BY_INTEGER_AND(kernel, ...)                                                               \
+    (const void *)kernel<uint8_t, __VA_ARGS__>, (const void *)kernel<uint16_t, __VA_ARGS__>,      \
+        (const void *)kernel<uint32_t, __VA_ARGS__>, (const void *)kernel<uint64_t, __VA_ARGS__>, \
+        (const void *)kernel<int8_t, __VA_ARGS__>, (const void *)kernel<int16_t, __VA_ARGS__>,    \
+        (const void *)kernel<int32_t, __VA_ARGS__>, (const void *)kernel<int64_t, __VA_ARGS__>
 
-static const void *const statistics_kernels[3] = BY_PIXEL(frame_statistics);
-static const void *const pixels_kernels[3] = BY_PIXEL(add_frames);
-static const void *const compare_kernels[3] = BY_PIXEL(compare_frames);
+static const void *const statistics_kernels[N_PIXEL_TYPES] =
+    BY_PIXEL(frame_statistics, kind_statistics);
+static const void *const pixels_kernels[N_PIXEL_TYPES] = BY_PIXEL(add_frames, add_in_order);
+/* By size alone: bits are compared. */
+static const void *const compare_kernels[4] = {(const void *)compare_frames<uint8_t>,
+                                               (const void *)compare_frames<uint16_t>,
+                                               (const void *)compare_frames<uint32_t>,
+                                               (const void *)compare_frames<uint64_t>};
 /* By kind of weight. */
 static const void *const tiles_kernels[3] = {(const void *)weigh_tiles<uint8_t>,
                                              (const void *)weigh_tiles<int32_t>,
@@ -162,9 +170,12 @@ static const void *const tiles_kernels[3] = {(const void *)weigh_tiles<uint8_t>,
 static const void *const constants_kernels[3] = {(const void *)weigh_constants<uint8_t, uint64_t>,
                                                  (const void *)weigh_constants<int32_t, uint64_t>,
                                                  (const void *)weigh_constants<double, double>};
-static const void *const plain_kernels[3][3] = {BY_PIXEL_AND(sum_plain, uint8_t, uint64_t),
-                                                BY_PIXEL_AND(sum_plain, int32_t, uint64_t),
-                                                BY_PIXEL_AND(sum_plain, double, double)};
+static const void *const plain_kernels[3][N_PIXEL_TYPES] = {
+    {BY_INTEGER_AND(sum_plain, uint8_t, uint64_t)},
+    {BY_INTEGER_AND(sum_plain, int32_t, uint64_t)},
+    {BY_INTEGER_AND(sum_plain, double, double), NULL, NULL,
+     (const void *)sum_plain<float, double, double>,
+     (const void *)sum_plain<double, double, double>}};
 
 /* Kernels that sum up frames of form counts: for up to `masks` masks at once, so many frames side by side, worth it from `least`
  * masks on. Two frames side by side hide each other's waiting, but leave registers for two masks only; with more than these
@@ -185,11 +196,6 @@ static const struct counts_kernel counts_kernels[] = {
 };
 #define N_COUNTS_KERNELS (sizeof(counts_kernels) / sizeof(*counts_kernels))
 
-static uint32_t kernel_index(const struct frame_shape *shape)
-{
-    return shape->elem_bytes == 4 ? 2 : shape->elem_bytes - 1;
-}
-
 static uint64_t divide_up(uint64_t n, uint64_t by)
 {
     return (n + by - 1) / by;
@@ -209,6 +215,8 @@ static cudaError_t launch(const void *kernel, dim3 blocks, uint32_t threads, voi
                           size_t shared_bytes, cudaStream_t stream)
 {
     void *list[] = {arguments};
+    if (!kernel)
+        return cudaErrorInvalidValue;
     return cudaLaunchKernel(kernel, blocks, dim3(threads), list, shared_bytes, stream);
 }
 
@@ -221,12 +229,24 @@ static cudaError_t launch_stats(const struct work *work, cudaStream_t stream)
                               (struct frame_stats *)work->stats.stats, work->shape.n_elems,
                               (uint32_t)work->stats.det_x};
     uint32_t threads = frame_bytes(&work->shape) >= LARGE_FRAME_BYTES ? LARGE_THREADS : THREADS;
-    return launch(statistics_kernels[kernel_index(&work->shape)], dim3(work->n), threads, &of, 0,
-                  stream);
+    return launch(statistics_kernels[pixel_type_index(&work->shape)], dim3(work->n), threads, &of,
+                  0, stream);
+}
+
+/* Not cut into groups, since floats have an order. */
+static cudaError_t launch_in_order(const struct work *work, cudaStream_t stream)
+{
+    struct pixels_launch of = {(const uint64_t *)work->pixels.frames,
+                               (unsigned long long *)work->pixels.sums, work->shape.n_elems,
+                               work->pixels.n_frames, 0};
+    dim3 blocks((uint32_t)divide_up(work->shape.n_elems, THREADS));
+    return launch(pixels_kernels[pixel_type_index(&work->shape)], blocks, THREADS, &of, 0, stream);
 }
 
 static cudaError_t launch_pixels(const struct work *work, cudaStream_t stream)
 {
+    if (!shape_is_counts(&work->shape))
+        return launch_in_order(work, stream);
     uint32_t n_processors, pixels = VECTOR_BYTES / work->shape.elem_bytes;
     cudaError_t error = ask_processors(&n_processors);
     if (error != cudaSuccess || work->pixels.n_frames == 0)
@@ -239,7 +259,7 @@ static cudaError_t launch_pixels(const struct work *work, cudaStream_t stream)
                                (unsigned long long *)work->pixels.sums, work->shape.n_elems,
                                work->pixels.n_frames, (uint32_t)group};
     dim3 blocks((uint32_t)n_blocks, (uint32_t)divide_up(work->pixels.n_frames, group));
-    return launch(pixels_kernels[kernel_index(&work->shape)], blocks, THREADS, &of, 0, stream);
+    return launch(pixels_kernels[pixel_type_index(&work->shape)], blocks, THREADS, &of, 0, stream);
 }
 
 static cudaError_t launch_weigh(const struct work *work, cudaStream_t stream)
@@ -296,9 +316,10 @@ static cudaError_t launch_sum(const struct work *work, cudaStream_t stream)
                             work->sum.n_masks,
                             work->sum.n_masks,
                             work->shape};
-    error = launch(plain_kernels[work->sum.weights_kind][kernel_index(&work->shape)],
+    error = launch(plain_kernels[work->sum.weights_kind][pixel_type_index(&work->shape)],
                    dim3((uint32_t)divide_up(of.n, of.chunk)), THREADS, &of, 0, stream);
-    if (work->shape.n_elems > (uint64_t)COUNTS_MAX_TILES * COUNTS_TILE_PIXELS)
+    if (!shape_is_counts(&work->shape) ||
+        work->shape.n_elems > (uint64_t)COUNTS_MAX_TILES * COUNTS_TILE_PIXELS)
         return error;
     of.chunk = chunk_of(of.n, n_processors);
     while (error == cudaSuccess && of.first_mask < of.all_masks) {
@@ -317,8 +338,8 @@ static cudaError_t launch_compare(const struct work *work, cudaStream_t stream)
     struct compare_launch of = {(const uint64_t *)work->compare.left,
                                 (const uint64_t *)work->compare.right,
                                 (uint64_t *)work->compare.differ, work->shape.n_elems};
-    return launch(compare_kernels[kernel_index(&work->shape)], dim3(work->n), THREADS, &of, 0,
-                  stream);
+    return launch(compare_kernels[pixel_type_index(&work->shape) % 4], dim3(work->n), THREADS, &of,
+                  0, stream);
 }
 
 extern "C" cudaError_t launch_sums(const struct work *work, cudaStream_t stream)
@@ -326,7 +347,7 @@ extern "C" cudaError_t launch_sums(const struct work *work, cudaStream_t stream)
     uint32_t bytes = work->shape.elem_bytes;
     if (work->n == 0 || work->shape.n_elems == 0)
         return cudaSuccess;
-    if (bytes != 1 && bytes != 2 && bytes != 4)
+    if ((bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8) || work->shape.kind > PIXEL_FLOAT)
         return cudaErrorInvalidValue;
     switch (work->kind) {
     case WORK_STATS: return launch_stats(work, stream);
@@ -364,12 +385,17 @@ static cudaError_t load_counts(const void *kernel)
 extern "C" cudaError_t launch_load_sums(void)
 {
     cudaError_t error = cudaSuccess;
-    for (uint32_t i = 0; i < 3 && error == cudaSuccess; i++) {
-        const void *kernels[] = {statistics_kernels[i], pixels_kernels[i],    compare_kernels[i],
-                                 tiles_kernels[i],      constants_kernels[i], plain_kernels[0][i],
-                                 plain_kernels[1][i],   plain_kernels[2][i]};
+    for (uint32_t i = 0; i < N_PIXEL_TYPES && error == cudaSuccess; i++) {
+        const void *kernels[] = {statistics_kernels[i],
+                                 pixels_kernels[i],
+                                 plain_kernels[0][i],
+                                 plain_kernels[1][i],
+                                 plain_kernels[2][i],
+                                 i < 4 ? compare_kernels[i] : NULL,
+                                 i < 3 ? tiles_kernels[i] : NULL,
+                                 i < 3 ? constants_kernels[i] : NULL};
         for (size_t k = 0; k < sizeof(kernels) / sizeof(*kernels) && error == cudaSuccess; k++)
-            error = load(kernels[k]);
+            error = kernels[k] ? load(kernels[k]) : cudaSuccess;
     }
     for (size_t i = 0; i < N_COUNTS_KERNELS && error == cudaSuccess; i++)
         error = load_counts(counts_kernels[i].kernel);

@@ -10,7 +10,12 @@
  * rounding there is as of that.
  *
  * Statistics: of each frame its total, moments and maximum, and of each pixel its sum over frames; these run over
- * decoded frames while a load has them in hand. */
+ * decoded frames while a load has them in hand.
+ *
+ * Sums are 64 bits, whatever they mean: of unsigned pixels uint64, of signed ones int64, both modulo 2^64, of floats
+ * double. Where a pixel is a float, NaN and infinities go through as IEEE 754 says, and a pixel whose weight is 0, or
+ * that is flagged, is left out whatever it is (NaN times 0 is NaN). Sums of a float pixel over frames are in double,
+ * frame after frame as they stand in the list: the same bits on each device, however a list is cut into works. */
 #ifndef STOW_SUMS_H
 #define STOW_SUMS_H
 
@@ -38,7 +43,8 @@ HD uint64_t sums_weighed_bytes(uint32_t n_granules, uint32_t n_masks, enum weigh
  *   STOW_FORM_COUNTS  src, src_bytes: the encoded frame; segment: its table; weighed: the weights in its order,
  *                     16-byte aligned, one for all jobs of the segment
  *   STOW_FORM_RAW     src: the pixels, aligned to elem_bytes
- *   STOW_FORM_FILL    every pixel is shape.fill */
+ *   STOW_FORM_FILL    every pixel is shape.fill
+ * Pixels that are no counts (shape_is_counts) have no form counts, and floats no weights but float64. */
 struct sum_job {
     uint64_t src, segment, weighed;
     uint32_t src_bytes;
@@ -46,11 +52,12 @@ struct sum_job {
 };
 
 /* Of one frame. `all` counts every pixel, the others leave out flagged ones. Moments: sums of row * count and of
- * column * count. Exact while max * n_elems * max(det_y, det_x) is below 2^64, which who uses them checks. */
+ * column * count. Exact while max * n_elems * max(det_y, det_x) is below 2^63, which who uses them checks.
+ * max: the largest pixel, or magnitude of a signed one; of floats 0. */
 struct frame_stats {
     uint64_t total, moment_y, moment_x;
     uint64_t all_total, all_moment_y, all_moment_x;
-    uint32_t max, all_max;
+    uint64_t max, all_max;
 };
 
 /* The CPU's versions, one item each. Addresses are pointers' values.
@@ -69,5 +76,10 @@ void sums_stats(struct frame_stats *stats, const void *pixels, const uint8_t *fl
 /* Add frames [n] (pointers' values) to sums [n_elems], pixels first .. first + count - 1 only. */
 void sums_pixels(uint64_t *sums, const uint64_t *frames, uint64_t n, uint64_t first, uint64_t count,
                  const struct frame_shape *shape);
+
+/* Sums of pixels to sums of pixels [n_elems]. */
+void sums_add(uint64_t *to, const uint64_t *from, const struct frame_shape *shape);
+/* n frames that have the fill value everywhere to sums of pixels [n_elems]. */
+void sums_add_fill(uint64_t *sums, uint64_t n, const struct frame_shape *shape);
 
 #endif

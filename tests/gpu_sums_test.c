@@ -10,6 +10,7 @@
  * their own, in segments of 4,096, and prints a line of JSON for each kind of work: the median of 21 runs between two
  * CUDA events after 3 to warm up, and where 10 and 90 % of them lie. Every result is compared with the CPU's. */
 #include "launch.h"
+#include "sums_kind_cases.h"
 #include "sums_pixel_cases.h"
 
 #include <cuda_runtime_api.h>
@@ -109,7 +110,13 @@ static void test_all(bool brief)
             stats_case(&bed, 7, 293, elem_bytes, 3, UNIFORM, 2);
             pixels_case(&bed, &shape, 33, UNIFORM);
         }
+        for (size_t type = 0; type < N_KIND_TYPES; type++) {
+            kind_sum_case(&bed, type, 2051, KIND_SPECIAL, WEIGHT_F64);
+            kind_stats_case(&bed, type, 7, 293, KIND_SPECIAL, 3);
+            kind_pixels_case(&bed, type, 2051, KIND_SPECIAL, 33);
+        }
     } else {
+        test_kinds(&bed);
         test_weighted_sums(&bed);
         test_statistics(&bed);
         test_pixel_sums(&bed);

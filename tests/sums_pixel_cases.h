@@ -61,7 +61,7 @@ static inline void stats_case(struct sums_bed *bed, uint64_t det_y, uint64_t det
                   elem_bytes, every, (unsigned long long)stats[f].total,
                   (unsigned long long)want.total);
     }
-    CHECK(stats[n].max == 0xa5a5a5a5);
+    CHECK(stats[n].max == 0xa5a5a5a5a5a5a5a5);
     bed->reset(bed);
 }
 

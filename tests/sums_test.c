@@ -2,6 +2,7 @@
  *
  * sums on the CPU, by way of work_run, against the plain sums of sums_cases.h and sums_pixel_cases.h. Each piece of memory is an allocation
  * of its own, so that a sanitizer sees whatever is read or written beyond it. */
+#include "sums_kind_cases.h"
 #include "sums_pixel_cases.h"
 
 /* Allocations, to be freed together. */
@@ -50,5 +51,7 @@ int main(void)
     test_statistics(&bed);
     test_pixel_sums(&bed);
     test_compare(&bed);
+    test_kinds(&bed);
+    test_fill_sums();
     return test_end();
 }

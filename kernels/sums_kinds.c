@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Integers are added modulo 2^64, extended by their sign where they have one, so that only the whole must fit. Floats
+ * are added in double, in PARTS that are joined pairwise: the order is the same for every frame and on every run. */
+#include "sums_kinds.h"
+
+#include "bslz4.h"
+#include "wide.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PARTS 8u /* of a float sum: pixel i is added to part i mod 8 */
+#define RUN 256u /* pixels that are summed over frames at a time, in a CPU's nearest cache */
+
+/* What a row of pixels adds up to, those left out that are flagged: sums, and of column * pixel. */
+struct integer_row {
+    uint64_t sum, moment, max;
+};
+struct real_row {
+    double sum, moment;
+};
+
+/* What is done with one type of pixels; of integers and floats each has what it needs. */
+struct kind {
+    uint64_t (*sum_u8)(const void *pixels, const uint8_t *weights, uint64_t n);
+    uint64_t (*sum_i32)(const void *pixels, const int32_t *weights, uint64_t n);
+    double (*sum_f64)(const void *pixels, const double *weights, uint64_t n);
+    struct integer_row (*integer_row)(const void *pixels, const uint8_t *flags, uint64_t n);
+    struct real_row (*real_row)(const void *pixels, const uint8_t *flags, uint64_t n);
+    void (*add_integers)(uint64_t *sums, const void *pixels, uint32_t n);
+    void (*add_reals)(double *sums, const void *pixels, uint32_t n);
+};
+
+static double join(const double parts[PARTS])
+{
+    return ((parts[0] + parts[1]) + (parts[2] + parts[3])) +
+           ((parts[4] + parts[5]) + (parts[6] + parts[7]));
+}
+
+/* ---- one type after the other --------------------------------------------------------------------- */
+
+#define WEIGHTED_REALS(type, pixel)                                                              \
+    WIDE_LOOPS static double sum_f64_##type(const void *from, const double *weights, uint64_t n) \
+    {                                                                                            \
+        const pixel *pixels = from;                                                              \
+        double parts[PARTS] = {0};                                                               \
+        uint64_t whole = n / PARTS * PARTS;                                                      \
+        for (uint64_t at = 0; at < whole; at += PARTS)                                           \
+            for (uint32_t i = 0; i < PARTS; i++)                                                 \
+                parts[i] += weights[at + i] != 0 ? weights[at + i] * (double)pixels[at + i] : 0; \
+        for (uint64_t at = whole; at < n; at++)                                                  \
+            parts[at - whole] += weights[at] != 0 ? weights[at] * (double)pixels[at] : 0;        \
+        return join(parts);                                                                      \
+    }
+
+/* wide: int64_t for signed pixels, so that they are extended by their sign. */
+#define INTEGERS(type, pixel, wide)                                                                \
+    WIDE_LOOPS static uint64_t sum_u8_##type(const void *from, const uint8_t *weights, uint64_t n) \
+    {                                                                                              \
+        const pixel *pixels = from;                                                                \
+        uint64_t sum = 0;                                                                          \
+        for (uint64_t i = 0; i < n; i++)                                                           \
+            sum += (uint64_t)(wide)pixels[i] * weights[i];                                         \
+        return sum;                                                                                \
+    }                                                                                              \
+    WIDE_LOOPS static uint64_t sum_i32_##type(const void *from, const int32_t *weights,            \
+                                              uint64_t n)                                          \
+    {                                                                                              \
+        const pixel *pixels = from;                                                                \
+        uint64_t sum = 0;                                                                          \
+        for (uint64_t i = 0; i < n; i++)                                                           \
+            sum += (uint64_t)(wide)pixels[i] * (uint64_t)(int64_t)weights[i];                      \
+        return sum;                                                                                \
+    }                                                                                              \
+    WIDE_LOOPS static struct integer_row row_##type(const void *from, const uint8_t *flags,        \
+                                                    uint64_t n)                                    \
+    {                                                                                              \
+        const pixel *pixels = from;                                                                \
+        struct integer_row row = {0};                                                              \
+        for (uint64_t i = 0; i < n; i++) {                                                         \
+            wide value = flags && flags[i] ? 0 : (wide)pixels[i];                                  \
+            uint64_t bits = (uint64_t)value, size = value < 1 ? 0 - bits : bits; /* 0: either */   \
+            row.sum += bits;                                                                       \
+            row.moment += i * bits;                                                                \
+            row.max = size > row.max ? size : row.max;                                             \
+        }                                                                                          \
+        return row;                                                                                \
+    }                                                                                              \
+    WIDE_LOOPS static void add_##type(uint64_t *sums, const void *from, uint32_t n)                \
+    {                                                                                              \
+        const pixel *pixels = from;                                                                \
+        for (uint32_t i = 0; i < n; i++)                                                           \
+            sums[i] += (uint64_t)(wide)pixels[i];                                                  \
+    }                                                                                              \
+    WEIGHTED_REALS(type, pixel)
+
+#define REALS(type, pixel)                                                               \
+    WIDE_LOOPS static struct real_row row_##type(const void *from, const uint8_t *flags, \
+                                                 uint64_t n)                             \
+    {                                                                                    \
+        const pixel *pixels = from;                                                      \
+        double sums[PARTS] = {0}, moments[PARTS] = {0};                                  \
+        for (uint64_t i = 0; i < n; i++) {                                               \
+            double value = flags && flags[i] ? 0 : (double)pixels[i];                    \
+            sums[i % PARTS] += value;                                                    \
+            moments[i % PARTS] += (double)i * value;                                     \
+        }                                                                                \
+        return (struct real_row){join(sums), join(moments)};                             \
+    }                                                                                    \
+    WIDE_LOOPS static void add_##type(double *sums, const void *from, uint32_t n)        \
+    {                                                                                    \
+        const pixel *pixels = from;                                                      \
+        for (uint32_t i = 0; i < n; i++)                                                 \
+            sums[i] += (double)pixels[i];                                                \
+    }                                                                                    \
+    WEIGHTED_REALS(type, pixel)
+
+INTEGERS(u8, uint64_t, uint64_t)
+INTEGERS(i1, int8_t, int64_t)
+INTEGERS(i2, int16_t, int64_t)
+INTEGERS(i4, int32_t, int64_t)
+INTEGERS(i8, int64_t, int64_t)
+REALS(f4, float)
+REALS(f8, double)
+
+#define INTEGER_KIND(type)                                                             \
+    {                                                                                  \
+        .sum_u8 = sum_u8_##type, .sum_i32 = sum_i32_##type, .sum_f64 = sum_f64_##type, \
+        .integer_row = row_##type, .add_integers = add_##type                          \
+    }
+#define REAL_KIND(type)                                                            \
+    {                                                                              \
+        .sum_f64 = sum_f64_##type, .real_row = row_##type, .add_reals = add_##type \
+    }
+
+static const struct kind kinds[N_PIXEL_TYPES] = {
+    [4 * PIXEL_UNSIGNED + 3] = INTEGER_KIND(u8), [4 * PIXEL_SIGNED + 0] = INTEGER_KIND(i1),
+    [4 * PIXEL_SIGNED + 1] = INTEGER_KIND(i2),   [4 * PIXEL_SIGNED + 2] = INTEGER_KIND(i4),
+    [4 * PIXEL_SIGNED + 3] = INTEGER_KIND(i8),   [4 * PIXEL_FLOAT + 2] = REAL_KIND(f4),
+    [4 * PIXEL_FLOAT + 3] = REAL_KIND(f8),
+};
+
+/* ---- weighted sums of a frame --------------------------------------------------------------------- */
+
+static void sum_pixels(void *out, uint64_t stride, const void *pixels, const uint8_t *weights,
+                       uint32_t n_masks, enum weight_kind of, const struct frame_shape *shape)
+{
+    const struct kind *kind = &kinds[pixel_type_index(shape)];
+    const uint64_t n = shape->n_elems;
+    for (uint32_t m = 0; m < n_masks; m++) {
+        const void *mask = weights + m * n * weight_bytes(of);
+        uint64_t sum = 0;
+        if (of == WEIGHT_F64) {
+            double real = kind->sum_f64(pixels, mask, n);
+            memcpy(&sum, &real, sizeof(sum));
+        } else {
+            sum = of == WEIGHT_U8 ? kind->sum_u8(pixels, mask, n) : kind->sum_i32(pixels, mask, n);
+        }
+        memcpy((uint64_t *)out + m * stride, &sum, sizeof(sum));
+    }
+}
+
+/* A frame that was never written: as if it had been. */
+static int sum_fill(void *out, uint64_t stride, const struct sum_job *job, const void *weights,
+                    uint32_t n_masks, enum weight_kind kind, const struct frame_shape *shape)
+{
+    void *pixels = aligned_alloc(16, (frame_bytes(shape) + 15) / 16 * 16);
+    const struct decode_job fill = {.form = job->form, .dst = (uintptr_t)pixels};
+    int rc = pixels ? decode_frame(&fill, shape, NULL) : STOW_NOMEM;
+    if (rc == 0)
+        sum_pixels(out, stride, pixels, weights, n_masks, kind, shape);
+    free(pixels);
+    return rc;
+}
+
+int kinds_frame(void *out, uint64_t stride, const struct sum_job *job, const void *weights,
+                uint32_t n_masks, enum weight_kind kind, const struct frame_shape *shape)
+{
+    if (shape->kind == PIXEL_FLOAT && kind != WEIGHT_F64)
+        return STOW_CORRUPT;
+    if (job->form == STOW_FORM_FILL)
+        return sum_fill(out, stride, job, weights, n_masks, kind, shape);
+    if (job->form != STOW_FORM_RAW)
+        return STOW_CORRUPT;
+    sum_pixels(out, stride, (const void *)(uintptr_t)job->src, weights, n_masks, kind, shape);
+    return 0;
+}
+
+/* ---- statistics of a frame ------------------------------------------------------------------------ */
+
+static void integer_stats(struct frame_stats *of, const uint8_t *pixels, const uint8_t *flags,
+                          uint64_t det_x, const struct frame_shape *shape)
+{
+    const struct kind *kind = &kinds[pixel_type_index(shape)];
+    const uint64_t det_y = det_x ? shape->n_elems / det_x : 0;
+    for (uint64_t y = 0; y < det_y; y++) {
+        const uint8_t *from = pixels + y * det_x * shape->elem_bytes;
+        struct integer_row all = kind->integer_row(from, NULL, det_x), good = all;
+        if (flags)
+            good = kind->integer_row(from, flags + y * det_x, det_x);
+        of->all_total += all.sum;
+        of->all_moment_y += y * all.sum;
+        of->all_moment_x += all.moment;
+        of->all_max = all.max > of->all_max ? all.max : of->all_max;
+        of->total += good.sum;
+        of->moment_y += y * good.sum;
+        of->moment_x += good.moment;
+        of->max = good.max > of->max ? good.max : of->max;
+    }
+}
+
+static void real_stats(struct frame_stats *of, const uint8_t *pixels, const uint8_t *flags,
+                       uint64_t det_x, const struct frame_shape *shape)
+{
+    const struct kind *kind = &kinds[pixel_type_index(shape)];
+    const uint64_t det_y = det_x ? shape->n_elems / det_x : 0;
+    double good[3] = {0}, all[3] = {0};
+    for (uint64_t y = 0; y < det_y; y++) {
+        const uint8_t *from = pixels + y * det_x * shape->elem_bytes;
+        struct real_row every = kind->real_row(from, NULL, det_x), some = every;
+        if (flags)
+            some = kind->real_row(from, flags + y * det_x, det_x);
+        all[0] += every.sum;
+        all[1] += (double)y * every.sum;
+        all[2] += every.moment;
+        good[0] += some.sum;
+        good[1] += (double)y * some.sum;
+        good[2] += some.moment;
+    }
+    memcpy(&of->total, good, sizeof(good));
+    memcpy(&of->all_total, all, sizeof(all));
+}
+
+void kinds_stats(struct frame_stats *stats, const void *pixels, const uint8_t *flags,
+                 uint64_t det_x, const struct frame_shape *shape)
+{
+    struct frame_stats of = {0};
+    if (shape->kind == PIXEL_FLOAT)
+        real_stats(&of, pixels, flags, det_x, shape);
+    else
+        integer_stats(&of, pixels, flags, det_x, shape);
+    *stats = of;
+}
+
+/* ---- sums of pixels over frames ------------------------------------------------------------------- */
+
+static void run_of_pixels(uint64_t *sums, const uint64_t *frames, uint64_t n, uint64_t at,
+                          uint32_t run, const struct frame_shape *shape)
+{
+    const struct kind *kind = &kinds[pixel_type_index(shape)];
+    double parts[RUN];
+    memcpy(parts, sums, run * sizeof(parts[0]));
+    for (uint64_t f = 0; f < n; f++) {
+        const uint8_t *pixels = (const uint8_t *)(uintptr_t)frames[f] + at * shape->elem_bytes;
+        if (kind->add_reals)
+            kind->add_reals(parts, pixels, run);
+        else
+            kind->add_integers(sums, pixels, run);
+    }
+    if (kind->add_reals)
+        memcpy(sums, parts, run * sizeof(parts[0]));
+}
+
+void kinds_pixels(uint64_t *sums, const uint64_t *frames, uint64_t n, uint64_t first,
+                  uint64_t count, const struct frame_shape *shape)
+{
+    for (uint64_t at = first; at < first + count; at += RUN) {
+        uint64_t rest = first + count - at;
+        run_of_pixels(sums + at, frames, n, at, rest < RUN ? (uint32_t)rest : RUN, shape);
+    }
+}
+
+void sums_add(uint64_t *to, const uint64_t *from, const struct frame_shape *shape)
+{
+    for (uint64_t i = 0; i < shape->n_elems; i++) {
+        if (shape->kind != PIXEL_FLOAT) {
+            to[i] += from[i];
+            continue;
+        }
+        double sum, more;
+        memcpy(&sum, &to[i], sizeof(sum));
+        memcpy(&more, &from[i], sizeof(more));
+        sum += more;
+        memcpy(&to[i], &sum, sizeof(sum));
+    }
+}
+
+/* The fill value as a sum has it: extended by its sign, or a double. */
+static double real_fill(const struct frame_shape *shape)
+{
+    double value;
+    float single;
+    uint32_t low = (uint32_t)shape->fill;
+    memcpy(&single, &low, sizeof(single));
+    memcpy(&value, &shape->fill, sizeof(value));
+    return shape->elem_bytes == 4 ? (double)single : value;
+}
+
+static uint64_t integer_fill(const struct frame_shape *shape)
+{
+    const uint32_t unused = 64 - 8 * shape->elem_bytes;
+    uint64_t high = shape->fill << unused;
+    return shape->kind == PIXEL_SIGNED ? (uint64_t)((int64_t)high >> unused) : high >> unused;
+}
+
+void sums_add_fill(uint64_t *sums, uint64_t n, const struct frame_shape *shape)
+{
+    if (!n)
+        return;
+    double real = (double)n * real_fill(shape), sum;
+    uint64_t integer = shape->kind == PIXEL_FLOAT ? 0 : n * integer_fill(shape);
+    for (uint64_t i = 0; i < shape->n_elems; i++) {
+        sums[i] += integer;
+        if (shape->kind != PIXEL_FLOAT)
+            continue;
+        memcpy(&sum, &sums[i], sizeof(sum));
+        sum += real;
+        memcpy(&sums[i], &sum, sizeof(sum));
+    }
+}
