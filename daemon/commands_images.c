@@ -20,9 +20,8 @@ static void forget(struct session_image *i)
 static void put_sum(Stow__SumReply *sum, const struct session_image *i,
                     const struct image_answer *answer)
 {
-    static const char *const dtypes[] = {"u8", "i8", "f8"};
     stow__sum_reply__init(sum);
-    sum->dtype = (char *)dtypes[i->weights];
+    sum->dtype = (char *)i->dtype;
     sum->n_sums = i->n_sums;
     sum->n_frames = answer->n_frames;
     sum->n_flagged = answer->n_flagged;
@@ -47,12 +46,14 @@ static void on_image(void *data, const struct image_answer *answer, const struct
         reply.body_case = STOW__REPLY__BODY_SUM;
         reply.sum = &sum;
     } else if (i->kind == IMAGE_MEAN) {
+        mean.dtype = (char *)i->dtype;
         mean.n_frames = answer->n_frames;
         mean.n_flagged = answer->n_flagged;
         mean.n_bad = answer->n_bad;
         reply.body_case = STOW__REPLY__BODY_MEAN;
         reply.mean = &mean;
     } else {
+        com.dtype = (char *)i->dtype;
         com.n_frames = answer->n_frames;
         com.n_flagged = answer->n_flagged;
         com.n_bad = answer->n_bad;
@@ -114,7 +115,7 @@ static int take_sum(struct image_ask *ask, const struct request *request, struct
         const Stow__Annulus *a = sum->annuli[i];
         ask->annuli[i] = (struct image_annulus){a->inner, a->outer, a->center_y, a->center_x};
     }
-    int rc = by_fd ? take_weights(sum->weights, &ask->weights, err) : 0;
+    int rc = by_fd || *sum->weights ? take_weights(sum->weights, &ask->weights, err) : 0;
     if (!rc)
         rc = take_frames(ask, request, by_fd, sum->frames, err);
     if (!rc && by_fd) {
@@ -158,7 +159,7 @@ static int start(struct session_image *i, struct image_ask *ask, const struct re
     if (!name)
         return err->code;
     i->kind = ask->kind;
-    i->weights = ask->weights;
+    i->dtype = image_dtype(ask, name->resident);
     i->n_sums = ask->n_masks + ask->n_annuli;
     return image_start(&i->image, &session->server->images, name->resident, name->text, ask,
                        on_image, i, err);

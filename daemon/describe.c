@@ -88,9 +88,11 @@ int describe_resident(struct resident *resident, const struct source_index *inde
     resident->det_x = index->det_x;
     resident->scan_y = index->scan_y;
     resident->scan_x = index->scan_x;
-    resident->shape = (struct frame_shape){.n_elems = index->det_y * index->det_x,
-                                           .elem_bytes = index->elem_bytes,
-                                           .fill = index->fill};
+    resident->shape =
+        (struct frame_shape){.n_elems = index->det_y * index->det_x,
+                             .elem_bytes = index->elem_bytes,
+                             .kind = (uint32_t)pixel_kind_of(index->dtype, index->elem_bytes),
+                             .fill = index->fill};
     resident->n_frames = index->n_frames;
     resident->has_expected = index->has_expected;
     resident->expected = index->expected;

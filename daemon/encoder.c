@@ -367,14 +367,26 @@ static void begin_sums(struct encoder *e)
 
 /* ---- learning ---- */
 
+/* In the order of the segments, which counts where pixels are floats. Those that come too early wait where they are:
+ * before their encoder takes another segment it has its turn, and until then all earlier ones have come. */
 static void add_pixel_sums(struct encoder *e)
 {
-    uint64_t *kept = e->all->resident->sums.pixels;
-    const uint64_t *sums = e->scratch.sums.host;
-    uv_mutex_lock(&e->all->sums);
-    for (uint64_t i = 0; i < e->scratch.sizes.shape.n_elems; i++)
-        kept[i] += sums[i];
-    uv_mutex_unlock(&e->all->sums);
+    struct encoding *all = e->all;
+    struct resident *resident = all->resident;
+    size_t segment = (size_t)(e->segment - all->plan.segments);
+    uv_mutex_lock(&all->sums);
+    all->early[all->n_early++] = (struct segment_sums){segment, e->scratch.sums.host};
+    for (unsigned i = 0; i < all->n_early;) {
+        if (all->early[i].segment != all->next_sums) {
+            i++;
+            continue;
+        }
+        sums_add(resident->sums.pixels, all->early[i].pixels, &resident->shape);
+        all->early[i] = all->early[--all->n_early];
+        all->next_sums++;
+        i = 0;
+    }
+    uv_mutex_unlock(&all->sums);
 }
 
 /* The model's tables, and its packed self. Without a model the segment keeps its source form. */

@@ -38,7 +38,14 @@ static int charge_frames(struct encoding *all, struct stow_error *err)
 static int check_form(const struct encoding *all, struct stow_error *err)
 {
     const uint64_t n_elems = all->index->det_y * all->index->det_x;
-    if (counts_n_tiles(n_elems) <= COUNTS_MAX_TILES || all->keep.form != KEEP_COUNTS)
+    if (all->keep.form != KEEP_COUNTS)
+        return 0;
+    if (all->index->dtype[0] != 'u' || all->index->elem_bytes > 4)
+        return error_set(err, STOW_UNSUPPORTED,
+                         "--form counts holds u1, u2 and u4; these frames are %s: load them with "
+                         "--form auto",
+                         all->index->dtype);
+    if (counts_n_tiles(n_elems) <= COUNTS_MAX_TILES)
         return 0;
     return error_set(err, STOW_UNSUPPORTED,
                      "--form counts holds frames of up to %u pixels; these have %llu: load them "
@@ -56,7 +63,7 @@ static bool encodes(const struct encoding *all)
 {
     const uint64_t n_elems = all->resident->shape.n_elems;
     return (all->keep.form == KEEP_AUTO || all->keep.form == KEEP_COUNTS) && n_elems &&
-           counts_n_tiles(n_elems) <= COUNTS_MAX_TILES;
+           shape_is_counts(&all->resident->shape) && counts_n_tiles(n_elems) <= COUNTS_MAX_TILES;
 }
 
 /* So many encoders that their scratch fits beside the budget, and leaves most of a GPU to others. */
@@ -177,8 +184,7 @@ static void add_fill(struct resident *resident, const void *pixels)
         sums->stats[id] = stats;
         n++;
     }
-    for (uint64_t i = 0; i < resident->shape.n_elems; i++)
-        sums->pixels[i] += n * resident->shape.fill;
+    sums_add_fill(sums->pixels, n, &resident->shape);
     sums->n_frames += n;
 }
 

@@ -34,7 +34,13 @@ struct encoding {
     size_t turn;           /* the segment of the plan that takes room now */
     uint64_t later_bytes;  /* of chunks of segments that have taken none */
     uint64_t source, kept; /* bytes of chunks whose frames were given room, and of these frames */
-    uv_mutex_t sums;       /* of the resident's pixel sums */
+    uv_mutex_t sums;       /* of the resident's pixel sums, and the next three */
+    size_t next_sums;      /* the segment of the plan whose pixel sums they wait for */
+    struct segment_sums {
+        size_t segment;
+        const uint64_t *pixels; /* its encoder's */
+    } early[ENCODING_MAX_ENCODERS];
+    unsigned n_early;            /* sums of segments after that one */
     uint64_t stage_ns[N_STAGES]; /* added up over segments, which overlap */
     uint64_t bytes_done;
     atomic_bool stop; /* the load has failed */

@@ -56,8 +56,7 @@ struct image {
 
 static inline uint64_t image_weights_bytes(const struct image *image)
 {
-    return image->resident->shape.n_elems * image->all.n_sums *
-           weight_bytes(image->all.ask.weights);
+    return image->resident->shape.n_elems * image->all.n_sums * weight_bytes(image->all.weights);
 }
 
 /* The first failure counts; nothing new is begun. */

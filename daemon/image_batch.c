@@ -24,19 +24,34 @@ static void put_sums(const struct image_work *all, uint64_t at, const uint64_t *
     const double none = NAN;
     for (uint32_t m = 0; m < all->n_sums; m++) {
         uint64_t value = code ? 0 : sums[m * stride];
-        if (code && all->ask.weights == WEIGHT_F64)
+        if (code && all->weights == WEIGHT_F64)
             memcpy(&value, &none, sizeof(value));
         values[m * all->n + at] = value;
     }
     ((uint8_t *)(values + all->n_sums * all->n))[at] = (uint8_t)-code;
 }
 
-/* False: the moments of this frame may not fit 64 bits. */
+/* False: the moments of this frame may not fit 64 bits. What signed pixels add up to says nothing of their parts. */
 static bool moments_fit(uint64_t max, uint64_t total, const struct resident *resident)
 {
-    uint64_t most, side = resident->det_y > resident->det_x ? resident->det_y : resident->det_x;
-    return !__builtin_mul_overflow(max, resident->shape.n_elems, &most) &&
-           !__builtin_mul_overflow(total, side, &most) && most <= INT64_MAX;
+    uint64_t all, most,
+        side = resident->det_y > resident->det_x ? resident->det_y : resident->det_x;
+    if (resident->shape.kind == PIXEL_FLOAT)
+        return true;
+    return !__builtin_mul_overflow(max, resident->shape.n_elems, &all) &&
+           !__builtin_mul_overflow(resident->shape.kind == PIXEL_SIGNED ? all : total, side,
+                                   &most) &&
+           most <= INT64_MAX;
+}
+
+/* What 64 bits of a sum mean. */
+static double number_of(uint64_t bits, const struct resident *resident)
+{
+    double real;
+    memcpy(&real, &bits, sizeof(real));
+    return resident->shape.kind == PIXEL_FLOAT    ? real
+           : resident->shape.kind == PIXEL_SIGNED ? (double)(int64_t)bits
+                                                  : (double)bits;
 }
 
 /* stats NULL: the frame has no counts. */
@@ -45,14 +60,19 @@ static bool put_center(const struct image_work *all, uint64_t at, const struct f
     double *center = (double *)all->results + 2 * at;
     uint64_t *totals = (uint64_t *)all->results + 2 * all->n;
     bool flagged = all->ask.flagged;
-    uint64_t total = !stats ? 0 : flagged ? stats->all_total : stats->total;
-    totals[at] = total;
+    uint64_t bits = !stats ? 0 : flagged ? stats->all_total : stats->total;
+    double total = number_of(bits, all->resident);
+    totals[at] = bits;
     center[0] = center[1] = NAN;
-    if (!total)
+    if (!stats)
         return true;
-    center[0] = (double)(flagged ? stats->all_moment_y : stats->moment_y) / (double)total;
-    center[1] = (double)(flagged ? stats->all_moment_x : stats->moment_x) / (double)total;
-    return moments_fit(flagged ? stats->all_max : stats->max, total, all->resident);
+    if (total != 0) {
+        center[0] =
+            number_of(flagged ? stats->all_moment_y : stats->moment_y, all->resident) / total;
+        center[1] =
+            number_of(flagged ? stats->all_moment_x : stats->moment_x, all->resident) / total;
+    }
+    return moments_fit(flagged ? stats->all_max : stats->max, bits, all->resident);
 }
 
 uint64_t com_from_kept(const struct image_work *all, uint64_t begin, uint64_t end, bool *limit)
@@ -67,6 +87,29 @@ uint64_t com_from_kept(const struct image_work *all, uint64_t begin, uint64_t en
             *limit = true;
     }
     return n_bad;
+}
+
+/* What frames' largest pixels add up to no pixel's sum is above. Only those of 8 bytes can come so far. */
+int mean_check(const struct image_work *all, struct stow_error *err)
+{
+    const struct resident *resident = all->resident;
+    const uint32_t kind = resident->shape.kind;
+    const uint64_t most = kind == PIXEL_SIGNED ? INT64_MAX : UINT64_MAX;
+    uint64_t sum = 0;
+    if (resident->shape.elem_bytes < 8 || kind == PIXEL_FLOAT)
+        return 0;
+    for (uint64_t i = 0; i < all->n; i++) {
+        uint64_t id = all->ask.ids ? all->ask.ids[i] : all->first + i, max = UINT64_MAX;
+        if (resident->sums.stats)
+            max =
+                all->ask.flagged ? resident->sums.stats[id].all_max : resident->sums.stats[id].max;
+        if (__builtin_add_overflow(sum, max, &sum) || sum > most)
+            return error_set(err, STOW_LIMIT,
+                             "counts are so large that a pixel's sum over %llu frames could need "
+                             "more than 64 bits; ask for fewer frames",
+                             (unsigned long long)all->n);
+    }
+    return 0;
 }
 
 static void put_bad(struct image_batch *batch, uint64_t at, int code)

@@ -35,6 +35,7 @@ struct image_pick {
 /* What the batches of a request have in common. */
 struct image_work {
     struct image_ask ask;
+    enum weight_kind weights; /* that sums are made with */
     const struct resident *resident;
     uint64_t n;               /* frames that were asked for */
     uint64_t first;           /* of a range */
@@ -70,6 +71,9 @@ int batch_collect(struct image_batch *batch, struct stow_error *err);
 
 #define IMAGE_LIMIT_TEXT \
     "counts are so large that moments of a frame could need more than 63 bits: no centre of mass"
+
+/* IMAGE_MEAN: 0, or STOW_LIMIT: a pixel's sum over the frames could need more than 64 bits. */
+int mean_check(const struct image_work *all, struct stow_error *err);
 
 /* IMAGE_COM of frames whose statistics are kept: those from begin up to end of the request. Returns how many have no
  * counts; *limit: moments of one may have overflowed. */

@@ -4,6 +4,7 @@
 #include "sealed.h"
 
 #include <math.h>
+#include <string.h>
 
 static void put(void *weights, uint64_t i, enum weight_kind kind, bool on)
 {
@@ -55,28 +56,36 @@ static bool overflows(uint64_t magnitudes, uint64_t count)
     return __builtin_mul_overflow(magnitudes, count, &most) || most > INT64_MAX;
 }
 
+/* The largest magnitude that the type has. */
+static uint64_t largest_of_type(const struct frame_shape *shape)
+{
+    return UINT64_MAX >> (64 - 8 * shape->elem_bytes) >> (shape->kind == PIXEL_SIGNED) |
+           (uint64_t)(shape->kind == PIXEL_SIGNED) << (8 * shape->elem_bytes - 1);
+}
+
 /* Of all frames, as far as it is known. */
 static uint64_t largest_count(const struct resident *resident, bool flagged)
 {
     uint64_t most = 0;
     if (!resident->sums.stats)
-        return UINT64_MAX >> (64 - 8 * resident->shape.elem_bytes);
+        return largest_of_type(&resident->shape);
     for (uint64_t i = 0; i < resident->n_frames; i++) {
         const struct frame_stats *stats = &resident->sums.stats[i];
-        uint32_t max = flagged ? stats->all_max : stats->max;
+        uint64_t max = flagged ? stats->all_max : stats->max;
         most = max > most ? max : most;
     }
     return most;
 }
 
 /* What the type of the counts allows is enough nearly always; else it is looked at what there really is. */
-static int check_sum(uint32_t number, const void *weights, const struct image_ask *ask,
-                     const struct resident *resident, struct stow_error *err)
+static int check_sum(uint32_t number, const void *weights, const struct image_work *all,
+                     struct stow_error *err)
 {
-    uint64_t sum = sum_of_magnitudes(weights, ask->weights, resident->shape.n_elems);
-    if (!overflows(sum, UINT64_MAX >> (64 - 8 * resident->shape.elem_bytes)))
+    const struct resident *resident = all->resident;
+    uint64_t sum = sum_of_magnitudes(weights, all->weights, resident->shape.n_elems);
+    if (!overflows(sum, largest_of_type(&resident->shape)))
         return 0;
-    uint64_t count = largest_count(resident, ask->flagged);
+    uint64_t count = largest_count(resident, all->ask.flagged);
     if (!overflows(sum, count))
         return 0;
     return error_set(err, STOW_LIMIT,
@@ -100,23 +109,42 @@ static int check_annuli(const struct image_ask *ask, struct stow_error *err)
     return 0;
 }
 
-int masks_make(void *weights, const struct image_ask *ask, const struct resident *resident,
-               struct stow_error *err)
+/* The masks that were sent, perhaps narrower than what sums are made with: those come to stand at the end of their
+ * room, and are widened from its beginning on. */
+static int read_masks(uint8_t *weights, const struct image_work *all, struct stow_error *err)
 {
-    uint64_t n = resident->shape.n_elems, bytes = n * weight_bytes(ask->weights);
-    uint32_t n_sums = ask->n_masks + ask->n_annuli;
+    const struct image_ask *ask = &all->ask;
+    uint64_t n = ask->n_masks * all->resident->shape.n_elems;
+    uint32_t from = weight_bytes(ask->weights), to = weight_bytes(all->weights);
+    uint8_t *sent = weights + n * (to - from);
+    int rc = sealed_read(ask->masks_fd, sent, n * from, "weights", err);
+    for (uint64_t i = 0; !rc && from < to && i < n; i++) {
+        int32_t whole = sent[i * from];
+        if (from == sizeof(whole))
+            memcpy(&whole, sent + i * from, sizeof(whole));
+        double weight = whole;
+        memcpy(weights + i * sizeof(weight), &weight, sizeof(weight));
+    }
+    return rc;
+}
+
+int masks_make(void *weights, const struct image_work *all, struct stow_error *err)
+{
+    const struct image_ask *ask = &all->ask;
+    const struct resident *resident = all->resident;
+    uint64_t n = resident->shape.n_elems, bytes = n * weight_bytes(all->weights);
     int rc = check_annuli(ask, err);
     if (!rc && ask->n_masks)
-        rc = sealed_read(ask->masks_fd, weights, ask->n_masks * bytes, "weights", err);
-    for (uint32_t m = 0; !rc && m < n_sums; m++) {
+        rc = read_masks(weights, all, err);
+    for (uint32_t m = 0; !rc && m < all->n_sums; m++) {
         void *mask = (uint8_t *)weights + m * bytes;
         if (m >= ask->n_masks)
-            draw_annulus(mask, &ask->annuli[m - ask->n_masks], ask->weights, resident->det_y,
+            draw_annulus(mask, &ask->annuli[m - ask->n_masks], all->weights, resident->det_y,
                          resident->det_x);
         if (resident->sums.flags && !ask->flagged)
-            clear_flagged(mask, resident->sums.flags, ask->weights, n);
-        if (ask->weights != WEIGHT_F64)
-            rc = check_sum(m, mask, ask, resident, err);
+            clear_flagged(mask, resident->sums.flags, all->weights, n);
+        if (all->weights != WEIGHT_F64)
+            rc = check_sum(m, mask, all, err);
     }
     return rc;
 }

@@ -5,11 +5,10 @@
 #ifndef STOW_IMAGE_MASKS_H
 #define STOW_IMAGE_MASKS_H
 
-#include "images.h"
+#include "image_batch.h"
 
-/* weights: [n_masks + n_annuli][n_elems] of ask->weights. STOW_INVALID (a memfd that is none, or too small; an
- * annulus that is none), STOW_LIMIT, STOW_IO. */
-int masks_make(void *weights, const struct image_ask *ask, const struct resident *resident,
-               struct stow_error *err);
+/* weights: [n_sums][n_elems] of all->weights. STOW_INVALID (a memfd that is none, or too small; an annulus that is
+ * none), STOW_LIMIT, STOW_IO. */
+int masks_make(void *weights, const struct image_work *all, struct stow_error *err);
 
 #endif

@@ -97,7 +97,7 @@ static void choose_sizes(struct image *image)
     bool decodes = !sums || forms[STOW_FORM_BSLZ4] || forms[STOW_FORM_RAW];
     z->pixel_stride = round_up(frame_bytes(shape), ALIGN);
     z->weighed_stride = round_up(sums_weighed_bytes(counts_n_granules(shape->n_elems),
-                                                    image->all.n_sums, image->all.ask.weights),
+                                                    image->all.n_sums, image->all.weights),
                                  ALIGN);
     z->jobs = (uint32_t)least(n, gpu ? SLOT_JOBS_GPU : SLOT_JOBS_HOST);
     z->first_jobs = (uint32_t)least(z->jobs, gpu ? FIRST_JOBS_GPU : SLOT_JOBS_HOST);
@@ -113,7 +113,8 @@ static void choose_sizes(struct image *image)
     uint64_t batch = decodes ? z->decodes : z->first_jobs;
     image->n_slots = (unsigned)least((n + batch - 1) / batch,
                                      decodes || !gpu ? N_DECODE_SLOTS : IMAGE_MAX_SLOTS);
-    if (common > ONE_SLOT_BYTES)
+    bool ordered = image->all.ask.kind == IMAGE_MEAN && shape->kind == PIXEL_FLOAT;
+    if (common > ONE_SLOT_BYTES || ordered) /* floats are added frame after frame */
         image->n_slots = 1;
 }
 

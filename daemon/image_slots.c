@@ -45,7 +45,7 @@ static void submit_sums(struct image_slot *slot)
         weigh.weigh.jobs = batch->weigh_jobs.dev;
         weigh.weigh.weights = batch->weights.dev;
         weigh.weigh.n_masks = image->all.n_sums;
-        weigh.weigh.weights_kind = image->all.ask.weights;
+        weigh.weigh.weights_kind = image->all.weights;
         weigh.weigh.n_granules = counts_n_granules(shape->n_elems);
         upload(&slot->chain, &batch->weigh_jobs, batch->weigh_jobs.host,
                batch->n_segments * sizeof(struct weigh_job));
@@ -60,7 +60,7 @@ static void submit_sums(struct image_slot *slot)
     sum.sum.out_stride = batch->n_jobs;
     sum.sum.status = batch->status.dev;
     sum.sum.n_masks = image->all.n_sums;
-    sum.sum.weights_kind = image->all.ask.weights;
+    sum.sum.weights_kind = image->all.weights;
     upload(&slot->chain, &batch->jobs, batch->jobs.host, batch->n_jobs * sizeof(struct sum_job));
     chain_run(&slot->chain, &sum);
     download(&slot->chain, &batch->out, out_bytes + batch->n_jobs * sizeof(int32_t));

@@ -115,11 +115,9 @@ static void clear_flagged_sums(struct image *image)
 
 static void add_slots(struct image *image)
 {
-    uint64_t *sums = image->all.results;
     for (unsigned s = 0; s < image->n_slots; s++) {
-        const uint64_t *some = image->slots[s].batch.out.host;
-        for (uint64_t i = 0; image->slots[s].begun && i < image->resident->shape.n_elems; i++)
-            sums[i] += some[i];
+        if (image->slots[s].begun)
+            sums_add(image->all.results, image->slots[s].batch.out.host, &image->resident->shape);
     }
     clear_flagged_sums(image);
 }
@@ -273,12 +271,14 @@ static void prepare_run(uv_work_t *work)
     struct stow_error *err = &image->work_err;
     if (image->err.code || (image->fd < 0 && make_results(image, err)))
         return;
+    if (image->all.ask.kind == IMAGE_MEAN && mean_check(&image->all, err))
+        return;
     if (image->kept && image->all.ask.kind == IMAGE_MEAN) {
         memcpy(image->all.results, image->resident->sums.pixels, image->bytes);
         clear_flagged_sums(image);
     }
     if (!image->kept && !sort_picks(&image->all, err) && image->all.ask.kind == IMAGE_SUM)
-        masks_make(image->weights, &image->all.ask, image->resident, err);
+        masks_make(image->weights, &image->all, err);
 }
 
 static void on_prepared(uv_work_t *work, int status)
@@ -390,6 +390,15 @@ static bool is_kept(const struct image *image)
            image->all.n == image->resident->n_frames;
 }
 
+const char *image_dtype(const struct image_ask *ask, const struct resident *resident)
+{
+    const uint32_t kind = resident->shape.kind;
+    if (kind == PIXEL_FLOAT || (ask->kind == IMAGE_SUM && ask->weights == WEIGHT_F64))
+        return "f8";
+    return kind == PIXEL_SIGNED || (ask->kind == IMAGE_SUM && ask->weights == WEIGHT_I32) ? "i8"
+                                                                                          : "u8";
+}
+
 static struct image *image_new(struct images *images, struct resident *resident,
                                const struct image_ask *ask, image_done done, void *data)
 {
@@ -406,6 +415,7 @@ static struct image *image_new(struct images *images, struct resident *resident,
     image->all.ask = *ask;
     image->all.resident = resident;
     image->all.first = ask->first;
+    image->all.weights = resident->shape.kind == PIXEL_FLOAT ? WEIGHT_F64 : ask->weights;
     image->all.n = count_frames(ask, resident);
     image->all.n_sums = ask->n_masks + ask->n_annuli;
     image->all.is_gpu = device_info(resident->place->device)->is_gpu;

@@ -39,7 +39,7 @@ struct image_ask {
     /* sums */
     int masks_fd; /* memfd, sealed against shrinking: [n_masks][det_y][det_x] weights; -1: none */
     uint32_t n_masks, n_annuli; /* together 1 to SUMS_MAX_MASKS */
-    enum weight_kind weights;
+    enum weight_kind weights;   /* of the masks; sums over floats use float64 ones */
     struct image_annulus annuli[SUMS_MAX_MASKS];
 };
 
@@ -52,6 +52,9 @@ struct image_answer {
 struct image;
 typedef void (*image_done)(void *data, const struct image_answer *answer,
                            const struct stow_error *err);
+
+/* What its values are, 8 bytes each (of IMAGE_COM the totals): u8, i8 or f8. Integers are exact. */
+const char *image_dtype(const struct image_ask *ask, const struct resident *resident);
 
 void images_init(struct images *images, uv_loop_t *loop, struct store *store);
 /* The daemon ends: keep no memory. */

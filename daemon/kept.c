@@ -74,7 +74,7 @@ static uint64_t padded(uint64_t bytes)
 /* Each number that goes into this is below 2^40 (kept_head checks), so that nothing here wraps. */
 void kept_place_tables(const struct kept *kept, struct kept_places *places)
 {
-    uint64_t n_elems = kept->shape.n_elems, row = kept->has_flags ? 2 * KEPT_MOMENTS : KEPT_MOMENTS;
+    uint64_t n_elems = kept->shape.n_elems, row = (kept->has_flags ? 2 : 1) * kept_moments(kept);
     const uint64_t bytes[KEPT_N_TABLES] = {
         [KEPT_TEXTS] = kept->text_bytes,
         [KEPT_FLAGS] = kept->has_flags ? (n_elems + 7) / 8 : 0,
@@ -226,18 +226,20 @@ static void put_frames(const struct kept *kept, uint8_t *to)
     }
 }
 
-static uint8_t *put_moments(uint8_t *to, uint64_t total, uint64_t y, uint64_t x, uint32_t max)
+static uint8_t *put_moments(uint8_t *to, const uint64_t sums[3], uint64_t max, uint64_t row)
 {
-    return put32(put64(put64(put64(to, total), y), x), max);
+    return put(put(to, sums, 24), &max, row - 24);
 }
 
 static void put_stats(const struct kept *kept, uint8_t *to)
 {
     for (uint64_t i = 0; i < kept->n_frames; i++) {
         const struct frame_stats *s = &kept->stats[i];
-        to = put_moments(to, s->all_total, s->all_moment_y, s->all_moment_x, s->all_max);
+        const uint64_t all[3] = {s->all_total, s->all_moment_y, s->all_moment_x};
+        const uint64_t good[3] = {s->total, s->moment_y, s->moment_x}, row = kept_moments(kept);
+        to = put_moments(to, all, s->all_max, row);
         if (kept->has_flags)
-            to = put_moments(to, s->total, s->moment_y, s->moment_x, s->max);
+            to = put_moments(to, good, s->max, row);
     }
 }
 

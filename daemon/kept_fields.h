@@ -37,7 +37,6 @@ enum kept_table {
 
 #define KEPT_SEGMENT_ROW 8u
 #define KEPT_FRAME_ROW 12u
-#define KEPT_MOMENTS 28u
 
 /* From byte 0 of the file. */
 struct kept_places {
@@ -57,6 +56,12 @@ struct kept_field {
 };
 extern const struct kept_field kept_fields[];
 extern const size_t n_kept_fields;
+
+/* Bytes of a frame's total, moments and largest, which has 8 of them where pixels have. */
+static inline uint64_t kept_moments(const struct kept *kept)
+{
+    return kept->shape.elem_bytes == 8 ? 32 : 28;
+}
 
 static inline uint64_t kept_checksum(const void *bytes, size_t n)
 {

@@ -121,6 +121,7 @@ int kept_head(struct kept *kept, const uint8_t header[KEPT_HEADER_BYTES], uint64
     if (rc)
         return rc;
     made.shape.n_elems = made.det_y * made.det_x;
+    made.shape.kind = (uint32_t)pixel_kind_of(made.dtype, made.shape.elem_bytes);
     if (made.segment_frames)
         made.n_segments = (made.n_frames - 1) / made.segment_frames + 1;
     kept_place_tables(&made, &places);
@@ -275,7 +276,7 @@ static bool frame_is_possible(const struct kept *kept, uint64_t id)
     switch (frame->form) {
     case STOW_FORM_COUNTS:
         return frame->bytes && frame->bytes % 16 == 0 && !frame->n_blocks && !frame->code &&
-               segment && segment->packed_bytes;
+               segment && segment->packed_bytes && shape_is_counts(&kept->shape);
     case STOW_FORM_BSLZ4:
         return frame->bytes >= BSLZ4_HEADER_BYTES && !frame->code &&
                frame->n_blocks <= bslz4_max_blocks(frame->bytes);
@@ -334,18 +335,19 @@ static void take_flags(struct kept *kept, const uint8_t *bits)
 
 static void take_stats(struct kept *kept, const uint8_t *row)
 {
+    const uint64_t bytes = kept_moments(kept);
     for (uint64_t i = 0; i < kept->n_frames; i++) {
         struct frame_stats *s = &kept->stats[i];
         s->all_total = get64(row);
         s->all_moment_y = get64(row + 8);
         s->all_moment_x = get64(row + 16);
-        s->all_max = get32(row + 24);
-        row += kept->has_flags ? KEPT_MOMENTS : 0;
+        s->all_max = bytes == 32 ? get64(row + 24) : get32(row + 24);
+        row += kept->has_flags ? bytes : 0;
         s->total = get64(row);
         s->moment_y = get64(row + 8);
         s->moment_x = get64(row + 16);
-        s->max = get32(row + 24);
-        row += KEPT_MOMENTS;
+        s->max = bytes == 32 ? get64(row + 24) : get32(row + 24);
+        row += bytes;
     }
 }
 

@@ -2,6 +2,7 @@
 #include "reader_msg.h"
 
 #include "error.h"
+#include "frame.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -129,9 +130,7 @@ const char *reader_msg_check_shape(const struct reader_shape *shape, uint64_t *f
 {
     uint64_t pixels, scanned, all;
     uint32_t size = shape->elem_bytes;
-    if (size != 1 && size != 2 && size != 4)
-        return "pixels of an unknown size";
-    if (shape->dtype[0] != 'u' || shape->dtype[1] != (char)('0' + size) || shape->dtype[2] != '\0')
+    if (pixel_kind_of(shape->dtype, size) < 0)
         return "an unknown kind of pixels";
     if (shape->det_y == 0 || shape->det_x == 0 ||
         __builtin_mul_overflow(shape->det_y, shape->det_x, &pixels) ||

@@ -60,7 +60,7 @@ struct session_image {
     struct image *image;
     uint64_t request;
     enum image_kind kind;
-    enum weight_kind weights;
+    const char *dtype; /* of its results */
     uint32_t n_sums;
 };
 

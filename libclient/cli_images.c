@@ -102,8 +102,11 @@ static int keep_bad(struct course *course, const int32_t *status, uint64_t n)
 static int find_bad(struct course *course, const struct wish *wish)
 {
     const struct stow_annulus one = {.inner = 0, .outer = 0.5};
-    struct stow_sum_options options = {
-        .size = sizeof(options), .annuli = &one, .n_annuli = 1, .frames = course->frames};
+    struct stow_sum_options options = {.size = sizeof(options),
+                                       .annuli = &one,
+                                       .n_annuli = 1,
+                                       .weights = STOW_WEIGHTS_F64, /* never refused */
+                                       .frames = course->frames};
     struct stow_sums *sums;
     if (!course->n_bad)
         return CLI_DONE;
@@ -204,6 +207,28 @@ static int finish(const struct cli *cli, struct course *course, const struct wis
 
 /* ---- the three commands' own ----------------------------------------------------------------------- */
 
+/* A mean pattern as counts, for stow_find_disk: what is negative or not finite is none. Floats may be of any size, and
+ * are brought to 32 bits. */
+static uint64_t *pattern_of(const struct stow_mean *mean)
+{
+    const double *reals = mean->sums;
+    const int64_t *integers = mean->sums;
+    uint64_t n = mean->detector[0] * mean->detector[1];
+    uint64_t *counts = calloc(n ? n : 1, sizeof(*counts));
+    double most = 0;
+    for (uint64_t i = 0; mean->dtype[0] == 'f' && i < n; i++)
+        most = isfinite(reals[i]) ? fmax(most, reals[i]) : most;
+    for (uint64_t i = 0; counts && i < n; i++) {
+        if (mean->dtype[0] == 'f')
+            counts[i] = reals[i] > 0 && isfinite(reals[i])
+                            ? (uint64_t)(reals[i] / most * UINT32_MAX + 0.5)
+                            : 0;
+        else
+            counts[i] = mean->dtype[0] == 'i' && integers[i] < 0 ? 0 : (uint64_t)integers[i];
+    }
+    return counts;
+}
+
 static int find_center(struct course *course, struct wish *wish)
 {
     struct stow_mean *mean;
@@ -211,7 +236,10 @@ static int find_center(struct course *course, struct wish *wish)
         return CLI_DONE;
     if (stow_mean(course->client, wish->name, NULL, 0, &mean))
         return cli_error(course->client);
-    int rc = stow_find_disk(mean->sums, mean->detector[0], mean->detector[1], &course->disk);
+    uint64_t *pattern = pattern_of(mean);
+    int rc = pattern ? stow_find_disk(pattern, mean->detector[0], mean->detector[1], &course->disk)
+                     : STOW_NOMEM;
+    free(pattern);
     stow_mean_free(mean);
     if (rc)
         return cli_failed(
@@ -276,11 +304,19 @@ static int run_sum(const struct cli *cli, struct course *course, struct wish *wi
     if (!rc && stow_sum(course->client, wish->name, &options, &sums))
         rc = cli_error(course->client);
     if (!rc)
-        rc = finish_sum(cli, course, wish, sums, masks.negative);
+        rc = finish_sum(cli, course, wish, sums, masks.negative || course->info->dtype[0] == 'i');
     stow_sums_free(sums);
     free(packed);
     cli_masks_free(&masks);
     return rc;
+}
+
+static double mean_at(const struct stow_mean *mean, uint64_t i)
+{
+    double sum = mean->dtype[0] == 'f'   ? ((const double *)mean->sums)[i]
+                 : mean->dtype[0] == 'i' ? (double)((const int64_t *)mean->sums)[i]
+                                         : (double)((const uint64_t *)mean->sums)[i];
+    return sum / (double)mean->n_frames;
 }
 
 static int run_mean(const struct cli *cli, struct course *course, struct wish *wish)
@@ -291,12 +327,12 @@ static int run_mean(const struct cli *cli, struct course *course, struct wish *w
         return cli_error(course->client);
     uint64_t n = mean->detector[0] * mean->detector[1];
     double *means = wish->exact ? NULL : malloc(n * sizeof(*means) + 1);
-    *array = (struct cli_array){.dtype = wish->exact ? "u8" : "f8",
-                                .values = wish->exact ? (const void *)mean->sums : means,
+    *array = (struct cli_array){.dtype = wish->exact ? mean->dtype : "f8",
+                                .values = wish->exact ? mean->sums : means,
                                 .shape = {mean->detector[0], mean->detector[1]},
                                 .n_dims = 2};
     for (uint64_t i = 0; means && i < n; i++)
-        means[i] = (double)mean->sums[i] / (double)mean->n_frames;
+        means[i] = mean_at(mean, i);
     course->n_flagged = mean->n_flagged;
     course->n_bad = mean->n_bad;
     int rc = array->values ? find_bad(course, wish) : cli_failed("no memory for a mean pattern");

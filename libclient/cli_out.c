@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <png.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -71,12 +72,7 @@ static FILE *open_temporary(const char *path)
 struct cli_out *cli_out_open(const char *path, const struct stow_info *info)
 {
     bool picture;
-    if (cli_out_known(path, &picture) && picture &&
-        (info->dtype[0] != 'u' || info->elem_bytes > 4)) {
-        cli_failed("%s: a picture of %s is not supported, of u1, u2 and u4 it is", path,
-                   info->dtype);
-        return NULL;
-    }
+    cli_out_known(path, &picture);
     struct cli_out *out = calloc(1, sizeof(*out));
     if (!out || !(out->path = strdup(path)) || !(out->dtype = strdup(info->dtype))) {
         cli_failed("no memory to write %s", path);
@@ -128,33 +124,45 @@ static bool write_npy_header(struct cli_out *out)
 
 /* ---- the picture ----------------------------------------------------------------------------- */
 
-static uint32_t pixel(const uint8_t *frame, uint64_t elem_bytes, uint64_t i)
+/* The value of pixel i; NAN: it has none that is a count, and is white. An unsigned detector marks those by the
+ * greatest value of the type. */
+static double pixel(const uint8_t *frame, const char *dtype, uint64_t elem_bytes, uint64_t i)
 {
-    uint32_t value = 0;
+    const uint8_t *at = frame + i * elem_bytes;
+    const unsigned unused = 64 - 8 * (unsigned)elem_bytes;
+    uint64_t bits = 0;
+    double real;
+    float single;
     for (uint64_t b = elem_bytes; b-- > 0;)
-        value = value << 8 | frame[i * elem_bytes + b];
-    return value;
+        bits = bits << 8 | at[b];
+    if (dtype[0] == 'i')
+        return (double)((int64_t)(bits << unused) >> unused);
+    if (dtype[0] == 'u')
+        return bits == UINT64_MAX >> unused ? NAN : (double)bits;
+    if (elem_bytes == sizeof(single)) {
+        memcpy(&single, at, sizeof(single));
+        return (double)single;
+    }
+    memcpy(&real, at, sizeof(real));
+    return real;
 }
 
-/* Counts as grey, in place over the first bytes of the frame; the greatest value of the type is
- * white. */
-static void to_grey(uint8_t *frame, uint64_t elem_bytes, uint64_t n)
+/* Counts as grey, in place over the first bytes of the frame. */
+static void to_grey(uint8_t *frame, const char *dtype, uint64_t elem_bytes, uint64_t n)
 {
-    uint32_t least = UINT32_MAX, most = 0, flagged = UINT32_MAX >> (32 - 8 * elem_bytes);
+    double least = INFINITY, most = -INFINITY;
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t value = pixel(frame, elem_bytes, i);
-        if (value == flagged)
-            continue;
-        least = value < least ? value : least;
-        most = value > most ? value : most;
+        double value = pixel(frame, dtype, elem_bytes, i);
+        least = isfinite(value) && value < least ? value : least;
+        most = isfinite(value) && value > most ? value : most;
     }
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t value = pixel(frame, elem_bytes, i);
-        if (value == flagged)
-            frame[i] = 255;
-        else
-            frame[i] =
-                most > least ? (uint8_t)((uint64_t)(value - least) * 255 / (most - least)) : 0;
+        double value = pixel(frame, dtype, elem_bytes, i);
+        /* Halves, since the range of floats may be over the largest. */
+        double part = (value / 2 - least / 2) / (most / 2 - least / 2);
+        frame[i] = isnan(value)      ? 255
+                   : !(most > least) ? 0
+                                     : (uint8_t)(255 * fmin(fmax(part, 0), 1) + 0.5);
     }
 }
 
@@ -181,12 +189,12 @@ static bool write_png(struct cli_out *out)
     uint8_t *frame = malloc(out->frame_bytes);
     png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
     png_infop header = png ? png_create_info_struct(png) : NULL;
-    if (out->elem_bytes > 4 || out->dtype[0] != 'u' || out->bytes != out->frame_bytes) {
+    if (out->bytes != out->frame_bytes) {
         errno = ENOTSUP;
     } else if (frame && header && fseek(out->file, 0, SEEK_SET) == 0 &&
                fread(frame, out->frame_bytes, 1, out->file) == 1 &&
                fseek(out->file, 0, SEEK_SET) == 0 && ftruncate(fileno(out->file), 0) == 0) {
-        to_grey(frame, out->elem_bytes, n);
+        to_grey(frame, out->dtype, out->elem_bytes, n);
         ok = encode_png(out->file, png, header, frame, (uint32_t)out->detector[1],
                         (uint32_t)out->detector[0]);
     }

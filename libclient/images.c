@@ -122,6 +122,17 @@ static int ask(struct stow_client *client, Stow__Request *request, int masks_fd,
     return client_ask_within(client, request, fds, n_fds, kind, answer, SUM_NS);
 }
 
+/* The name as one of ours; NULL: there is no such. A daemon of before says nothing of sums that are uint64. */
+static const char *value_name(const char *dtype)
+{
+    const char *found = *dtype ? NULL : value_names[0];
+    for (size_t i = 0; i < 3; i++) {
+        if (strcmp(dtype, value_names[i]) == 0)
+            found = value_names[i];
+    }
+    return found;
+}
+
 /* ---- sums ------------------------------------------------------------------------------------------ */
 
 static int check_options(const struct stow_sum_options *o, struct stow_error *err)
@@ -174,10 +185,7 @@ static int take_sums(struct stow_client *client, const struct answer *answer, si
     uint64_t bytes = 0;
     if (!sums)
         return no_memory(client);
-    for (size_t i = 0; i < 3; i++) {
-        if (strcmp(reply->dtype, value_names[i]) == 0)
-            sums->head.dtype = value_names[i];
-    }
+    sums->head.dtype = value_name(reply->dtype);
     int rc = 0;
     if (!sums->head.dtype || reply->n_sums != n_sums ||
         !fits(reply->n_frames, 8 * n_sums + 1, &bytes))
@@ -273,8 +281,10 @@ static int take_mean(struct stow_client *client, const struct answer *answer,
     struct mean *mean = calloc(1, sizeof(*mean));
     if (!mean)
         return no_memory(client);
-    int rc = map_results(&mean->results, answer, detector[0] * detector[1] * sizeof(uint64_t),
-                         &client->error);
+    const char *dtype = value_name(reply->dtype);
+    int rc = dtype ? map_results(&mean->results, answer,
+                                 detector[0] * detector[1] * sizeof(uint64_t), &client->error)
+                   : error_set(&client->error, STOW_PROTOCOL, "sums of an unknown type");
     if (rc) {
         free(mean);
         return rc;
@@ -283,7 +293,8 @@ static int take_mean(struct stow_client *client, const struct answer *answer,
                                     .detector = {detector[0], detector[1]},
                                     .n_frames = reply->n_frames,
                                     .n_flagged = reply->n_flagged,
-                                    .n_bad = reply->n_bad};
+                                    .n_bad = reply->n_bad,
+                                    .dtype = dtype};
     *out = &mean->head;
     return 0;
 }
@@ -334,9 +345,11 @@ static int take_com(struct stow_client *client, const struct answer *answer, str
     uint64_t bytes = 0;
     if (!com)
         return no_memory(client);
-    int rc = fits(reply->n_frames, 3 * sizeof(uint64_t), &bytes)
+    const char *dtype = value_name(reply->dtype);
+    int rc = dtype && fits(reply->n_frames, 3 * sizeof(uint64_t), &bytes)
                  ? map_results(&com->results, answer, bytes, &client->error)
-                 : error_set(&client->error, STOW_PROTOCOL, "centres of too many frames");
+                 : error_set(&client->error, STOW_PROTOCOL,
+                             "centres of too many frames, or of unknown totals");
     if (rc) {
         free(com);
         return rc;
@@ -344,7 +357,8 @@ static int take_com(struct stow_client *client, const struct answer *answer, str
     com->head = (struct stow_com){.centers = com->results.data,
                                   .n_frames = reply->n_frames,
                                   .n_flagged = reply->n_flagged,
-                                  .n_bad = reply->n_bad};
+                                  .n_bad = reply->n_bad,
+                                  .dtype = dtype};
     if (com->results.data)
         com->head.totals = (const uint64_t *)com->results.data + 2 * reply->n_frames;
     *out = &com->head;

@@ -124,7 +124,7 @@ struct stow_info {
     const char *name;
     const char *state; /* loading, growing, complete, damaged, evicted */
     const char *device;
-    const char *dtype;    /* numpy style: u1, u2, u4 */
+    const char *dtype;    /* numpy style: u1, u2, u4, u8, i1, i2, i4, i8, f4, f8 */
     uint64_t frames;      /* that can be asked for now */
     int64_t expected;     /* frames that the file says were planned; -1: it does not say */
     uint64_t scan[2];     /* y, x; 0, 0: a flat list */
@@ -297,15 +297,16 @@ struct stow_sum_options {
     size_t size;       /* sizeof(struct stow_sum_options) */
     const void *masks; /* [n_masks][detector y][detector x] weights, C order */
     size_t n_masks;
-    enum stow_weights weights;
+    enum stow_weights weights; /* of the masks, and what annuli are drawn with */
     const struct stow_annulus *annuli;
     size_t n_annuli; /* masks and annuli together: 1 to 8 */
     int flagged;     /* count pixels that the file flags, too */
     struct stow_selection frames;
 };
 
-/* values [n_sums][n_frames], masks first, then annuli: uint64_t ("u8"), int64_t ("i8") where a weight may be
- * negative, double ("f8") for float weights. Integers are exact. */
+/* values [n_sums][n_frames], masks first, then annuli: uint64_t ("u8"), int64_t ("i8") where a weight or a pixel may be
+ * negative, double ("f8") for float weights or pixels. Integers are exact; floats are added in double, in a fixed
+ * order, without the pixels whose weight is 0, and NaN and infinities go through. */
 struct stow_sums {
     const char *dtype;
     const void *values;
@@ -324,22 +325,24 @@ int stow_sum(struct stow_client *client, const char *name, const struct stow_sum
 void stow_sums_free(struct stow_sums *sums);
 
 /* The sum of every detector pixel over frames; the mean diffraction pattern is that over n_frames. Flagged pixels
- * are 0 unless asked for. frames may be NULL. */
+ * are 0 unless asked for. frames may be NULL. STOW_LIMIT: 64-bit integers whose sum could need more bits. */
 struct stow_mean {
-    const uint64_t *sums; /* [detector y][detector x] */
+    const void *sums; /* [detector y][detector x] of dtype */
     uint64_t detector[2];
     uint64_t n_frames; /* that were added up */
     uint64_t n_flagged, n_bad;
+    const char *dtype; /* u8: uint64_t; of signed pixels i8: int64_t; of floats f8: double */
 };
 int stow_mean(struct stow_client *client, const char *name, const struct stow_selection *frames,
               int flagged, struct stow_mean **mean);
 void stow_mean_free(struct stow_mean *mean);
 
-/* The centre of mass of each frame: row, then column; NaN for a frame without counts. */
+/* The centre of mass of each frame: row, then column; NaN for a frame without counts, or whose total is 0. */
 struct stow_com {
-    const double *centers;  /* [n_frames][2] */
-    const uint64_t *totals; /* [n_frames] */
+    const double *centers; /* [n_frames][2] */
+    const void *totals;    /* [n_frames] of dtype */
     uint64_t n_frames, n_flagged, n_bad;
+    const char *dtype; /* of the totals, as of stow_mean's sums */
 };
 int stow_com(struct stow_client *client, const char *name, const struct stow_selection *frames,
              int flagged, struct stow_com **com);
