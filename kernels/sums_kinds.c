@@ -11,13 +11,14 @@
 #include <string.h>
 
 #define PARTS 8u /* of a float sum: pixel i is added to part i mod 8 */
-#define RUN 256u /* pixels that are summed over frames at a time, in a CPU's nearest cache */
+#define RUN 256u /* pixels at a time, in a CPU's nearest cache */
 
-/* What a row of pixels adds up to, those left out that are flagged: sums, and of column * pixel. */
-struct integer_row {
+/* What up to RUN neighbours in a row add up to: their sum, that of column * pixel, of integers from the run's first
+ * column on, and the largest magnitude. */
+struct integer_run {
     uint64_t sum, moment, max;
 };
-struct real_row {
+struct real_run {
     double sum, moment;
 };
 
@@ -26,8 +27,8 @@ struct kind {
     uint64_t (*sum_u8)(const void *pixels, const uint8_t *weights, uint64_t n);
     uint64_t (*sum_i32)(const void *pixels, const int32_t *weights, uint64_t n);
     double (*sum_f64)(const void *pixels, const double *weights, uint64_t n);
-    struct integer_row (*integer_row)(const void *pixels, const uint8_t *flags, uint64_t n);
-    struct real_row (*real_row)(const void *pixels, const uint8_t *flags, uint64_t n);
+    struct integer_run (*integer_run)(const void *pixels, uint32_t n);
+    struct real_run (*real_run)(const void *pixels, uint32_t n, uint64_t column);
     void (*add_integers)(uint64_t *sums, const void *pixels, uint32_t n);
     void (*add_reals)(double *sums, const void *pixels, uint32_t n);
 };
@@ -54,8 +55,9 @@ static double join(const double parts[PARTS])
         return join(parts);                                                                      \
     }
 
-/* wide: int64_t for signed pixels, so that they are extended by their sign. */
-#define INTEGERS(type, pixel, wide)                                                                \
+/* wide: int64_t for signed pixels, so that they are extended by their sign. narrow: what holds sums of a run, and of
+ * these times up to RUN: 32 bits for 16-bit pixels. */
+#define INTEGERS(type, pixel, wide, narrow)                                                        \
     WIDE_LOOPS static uint64_t sum_u8_##type(const void *from, const uint8_t *weights, uint64_t n) \
     {                                                                                              \
         const pixel *pixels = from;                                                                \
@@ -73,19 +75,20 @@ static double join(const double parts[PARTS])
             sum += (uint64_t)(wide)pixels[i] * (uint64_t)(int64_t)weights[i];                      \
         return sum;                                                                                \
     }                                                                                              \
-    WIDE_LOOPS static struct integer_row row_##type(const void *from, const uint8_t *flags,        \
-                                                    uint64_t n)                                    \
+    WIDE_LOOPS static struct integer_run run_##type(const void *from, uint32_t n)                  \
     {                                                                                              \
         const pixel *pixels = from;                                                                \
-        struct integer_row row = {0};                                                              \
-        for (uint64_t i = 0; i < n; i++) {                                                         \
-            wide value = flags && flags[i] ? 0 : (wide)pixels[i];                                  \
-            uint64_t bits = (uint64_t)value, size = value < 1 ? 0 - bits : bits; /* 0: either */   \
-            row.sum += bits;                                                                       \
-            row.moment += i * bits;                                                                \
-            row.max = size > row.max ? size : row.max;                                             \
+        narrow sum = 0, moment = 0;                                                                \
+        pixel least = 0, most = 0;                                                                 \
+        for (uint32_t i = 0; i < n; i++) {                                                         \
+            sum += (narrow)pixels[i];                                                              \
+            moment += (narrow)(uint16_t)i * (narrow)pixels[i];                                     \
+            least = pixels[i] < least ? pixels[i] : least;                                         \
+            most = pixels[i] > most ? pixels[i] : most;                                            \
         }                                                                                          \
-        return row;                                                                                \
+        uint64_t down = 0 - (uint64_t)(wide)least, up = (uint64_t)(wide)most;                      \
+        return (struct integer_run){(uint64_t)(wide)sum, (uint64_t)(wide)moment,                   \
+                                    up > down ? up : down};                                        \
     }                                                                                              \
     WIDE_LOOPS static void add_##type(uint64_t *sums, const void *from, uint32_t n)                \
     {                                                                                              \
@@ -95,43 +98,48 @@ static double join(const double parts[PARTS])
     }                                                                                              \
     WEIGHTED_REALS(type, pixel)
 
-#define REALS(type, pixel)                                                               \
-    WIDE_LOOPS static struct real_row row_##type(const void *from, const uint8_t *flags, \
-                                                 uint64_t n)                             \
-    {                                                                                    \
-        const pixel *pixels = from;                                                      \
-        double sums[PARTS] = {0}, moments[PARTS] = {0};                                  \
-        for (uint64_t i = 0; i < n; i++) {                                               \
-            double value = flags && flags[i] ? 0 : (double)pixels[i];                    \
-            sums[i % PARTS] += value;                                                    \
-            moments[i % PARTS] += (double)i * value;                                     \
-        }                                                                                \
-        return (struct real_row){join(sums), join(moments)};                             \
-    }                                                                                    \
-    WIDE_LOOPS static void add_##type(double *sums, const void *from, uint32_t n)        \
-    {                                                                                    \
-        const pixel *pixels = from;                                                      \
-        for (uint32_t i = 0; i < n; i++)                                                 \
-            sums[i] += (double)pixels[i];                                                \
-    }                                                                                    \
+#define REALS(type, pixel)                                                                      \
+    WIDE_LOOPS static struct real_run run_##type(const void *from, uint32_t n, uint64_t column) \
+    {                                                                                           \
+        const pixel *pixels = from;                                                             \
+        double sums[PARTS] = {0}, moments[PARTS] = {0};                                         \
+        uint32_t done = n / PARTS * PARTS;                                                      \
+        for (uint32_t at = 0; at < done; at += PARTS) {                                         \
+            for (uint32_t i = 0; i < PARTS; i++) {                                              \
+                sums[i] += (double)pixels[at + i];                                              \
+                moments[i] += ((double)column + (int32_t)(at + i)) * (double)pixels[at + i];    \
+            }                                                                                   \
+        }                                                                                       \
+        for (uint32_t at = done; at < n; at++) {                                                \
+            sums[at - done] += (double)pixels[at];                                              \
+            moments[at - done] += ((double)column + (int32_t)at) * (double)pixels[at];          \
+        }                                                                                       \
+        return (struct real_run){join(sums), join(moments)};                                    \
+    }                                                                                           \
+    WIDE_LOOPS static void add_##type(double *sums, const void *from, uint32_t n)               \
+    {                                                                                           \
+        const pixel *pixels = from;                                                             \
+        for (uint32_t i = 0; i < n; i++)                                                        \
+            sums[i] += (double)pixels[i];                                                       \
+    }                                                                                           \
     WEIGHTED_REALS(type, pixel)
 
-INTEGERS(u8, uint64_t, uint64_t)
-INTEGERS(i1, int8_t, int64_t)
-INTEGERS(i2, int16_t, int64_t)
-INTEGERS(i4, int32_t, int64_t)
-INTEGERS(i8, int64_t, int64_t)
+INTEGERS(u8, uint64_t, uint64_t, uint64_t)
+INTEGERS(i1, int8_t, int64_t, int32_t)
+INTEGERS(i2, int16_t, int64_t, int32_t)
+INTEGERS(i4, int32_t, int64_t, int64_t)
+INTEGERS(i8, int64_t, int64_t, uint64_t)
 REALS(f4, float)
 REALS(f8, double)
 
 #define INTEGER_KIND(type)                                                             \
     {                                                                                  \
         .sum_u8 = sum_u8_##type, .sum_i32 = sum_i32_##type, .sum_f64 = sum_f64_##type, \
-        .integer_row = row_##type, .add_integers = add_##type                          \
+        .integer_run = run_##type, .add_integers = add_##type                          \
     }
 #define REAL_KIND(type)                                                            \
     {                                                                              \
-        .sum_f64 = sum_f64_##type, .real_row = row_##type, .add_reals = add_##type \
+        .sum_f64 = sum_f64_##type, .real_run = run_##type, .add_reals = add_##type \
     }
 
 static const struct kind kinds[N_PIXEL_TYPES] = {
@@ -189,44 +197,101 @@ int kinds_frame(void *out, uint64_t stride, const struct sum_job *job, const voi
 
 /* ---- statistics of a frame ------------------------------------------------------------------------ */
 
+#define CLEAR_FLAGGED(name, bits)                                                                  \
+    WIDE_LOOPS static void name(void *cleared, const void *from, const uint8_t *flags, uint32_t n) \
+    {                                                                                              \
+        const bits *pixels = from;                                                                 \
+        bits *to = cleared;                                                                        \
+        for (uint32_t i = 0; i < n; i++)                                                           \
+            to[i] = (bits)(flags[i] ? 0 : pixels[i]);                                              \
+    }
+
+CLEAR_FLAGGED(clear_1, uint8_t)
+CLEAR_FLAGGED(clear_2, uint16_t)
+CLEAR_FLAGGED(clear_4, uint32_t)
+CLEAR_FLAGGED(clear_8, uint64_t)
+
+/* The run without its flagged pixels: as it is where there are none, which is most of them, else in `cleared`, where
+ * they are zeros of whatever type. */
+static const void *unflagged(void *cleared, const void *pixels, const uint8_t *flags, uint32_t n,
+                             uint32_t elem_bytes)
+{
+    uint8_t any = 0;
+    for (uint32_t i = 0; flags && i < n; i++)
+        any |= flags[i];
+    if (!any)
+        return pixels;
+    if (elem_bytes == 1)
+        clear_1(cleared, pixels, flags, n);
+    else if (elem_bytes == 2)
+        clear_2(cleared, pixels, flags, n);
+    else if (elem_bytes == 4)
+        clear_4(cleared, pixels, flags, n);
+    else
+        clear_8(cleared, pixels, flags, n);
+    return cleared;
+}
+
+/* Sums of the runs so far, of all pixels or of those that are not flagged. */
+struct integer_sums {
+    uint64_t total, y, x, max;
+};
+
+static void add_integer_run(struct integer_sums *to, const struct integer_run *run, uint64_t y,
+                            uint64_t x)
+{
+    to->total += run->sum;
+    to->y += y * run->sum;
+    to->x += x * run->sum + run->moment;
+    to->max = run->max > to->max ? run->max : to->max;
+}
+
 static void integer_stats(struct frame_stats *of, const uint8_t *pixels, const uint8_t *flags,
                           uint64_t det_x, const struct frame_shape *shape)
 {
     const struct kind *kind = &kinds[pixel_type_index(shape)];
-    const uint64_t det_y = det_x ? shape->n_elems / det_x : 0;
-    for (uint64_t y = 0; y < det_y; y++) {
-        const uint8_t *from = pixels + y * det_x * shape->elem_bytes;
-        struct integer_row all = kind->integer_row(from, NULL, det_x), good = all;
-        if (flags)
-            good = kind->integer_row(from, flags + y * det_x, det_x);
-        of->all_total += all.sum;
-        of->all_moment_y += y * all.sum;
-        of->all_moment_x += all.moment;
-        of->all_max = all.max > of->all_max ? all.max : of->all_max;
-        of->total += good.sum;
-        of->moment_y += y * good.sum;
-        of->moment_x += good.moment;
-        of->max = good.max > of->max ? good.max : of->max;
+    struct integer_sums all = {0}, good = {0};
+    uint64_t cleared[RUN];
+    for (uint64_t at = 0, n; at < shape->n_elems; at += n) {
+        uint64_t y = at / det_x, x = at % det_x;
+        n = det_x - x < RUN ? det_x - x : RUN;
+        const void *from = pixels + at * shape->elem_bytes;
+        const void *rest =
+            unflagged(cleared, from, flags ? flags + at : NULL, (uint32_t)n, shape->elem_bytes);
+        struct integer_run every = kind->integer_run(from, (uint32_t)n), some = every;
+        if (rest != from)
+            some = kind->integer_run(rest, (uint32_t)n);
+        add_integer_run(&all, &every, y, x);
+        add_integer_run(&good, &some, y, x);
     }
+    *of = (struct frame_stats){good.total, good.y, good.x,   all.total,
+                               all.y,      all.x,  good.max, all.max};
+}
+
+static void add_real_run(double to[3], const struct real_run *run, uint64_t y)
+{
+    to[0] += run->sum;
+    to[1] += (double)y * run->sum;
+    to[2] += run->moment;
 }
 
 static void real_stats(struct frame_stats *of, const uint8_t *pixels, const uint8_t *flags,
                        uint64_t det_x, const struct frame_shape *shape)
 {
     const struct kind *kind = &kinds[pixel_type_index(shape)];
-    const uint64_t det_y = det_x ? shape->n_elems / det_x : 0;
     double good[3] = {0}, all[3] = {0};
-    for (uint64_t y = 0; y < det_y; y++) {
-        const uint8_t *from = pixels + y * det_x * shape->elem_bytes;
-        struct real_row every = kind->real_row(from, NULL, det_x), some = every;
-        if (flags)
-            some = kind->real_row(from, flags + y * det_x, det_x);
-        all[0] += every.sum;
-        all[1] += (double)y * every.sum;
-        all[2] += every.moment;
-        good[0] += some.sum;
-        good[1] += (double)y * some.sum;
-        good[2] += some.moment;
+    uint64_t cleared[RUN];
+    for (uint64_t at = 0, n; at < shape->n_elems; at += n) {
+        uint64_t y = at / det_x, x = at % det_x;
+        n = det_x - x < RUN ? det_x - x : RUN;
+        const void *from = pixels + at * shape->elem_bytes;
+        const void *rest =
+            unflagged(cleared, from, flags ? flags + at : NULL, (uint32_t)n, shape->elem_bytes);
+        struct real_run every = kind->real_run(from, (uint32_t)n, x), some = every;
+        if (rest != from)
+            some = kind->real_run(rest, (uint32_t)n, x);
+        add_real_run(all, &every, y);
+        add_real_run(good, &some, y);
     }
     memcpy(&of->total, good, sizeof(good));
     memcpy(&of->all_total, all, sizeof(all));
