@@ -9,8 +9,6 @@
 #include "launch.h"
 #include "sums_kinds.cuh"
 
-/* Frames this large get a thread block of more threads: there are few of them at a time. */
-#define LARGE_FRAME_BYTES (1u << 20)
 #define BLOCKS_A_PROCESSOR 8u /* of THREADS each: as many as are resident */
 
 /* ---- weights in stream order -------------------------------------------------------------------- */
@@ -228,7 +226,8 @@ static cudaError_t launch_stats(const struct work *work, cudaStream_t stream)
                               (const uint8_t *)work->stats.flags,
                               (struct frame_stats *)work->stats.stats, work->shape.n_elems,
                               (uint32_t)work->stats.det_x};
-    uint32_t threads = frame_bytes(&work->shape) >= LARGE_FRAME_BYTES ? LARGE_THREADS : THREADS;
+    uint32_t threads =
+        sums_parts(&work->shape); /* the more the larger frames are: there are few of them then */
     return launch(statistics_kernels[pixel_type_index(&work->shape)], dim3(work->n), threads, &of,
                   0, stream);
 }

@@ -53,12 +53,24 @@ struct sum_job {
 
 /* Of one frame. `all` counts every pixel, the others leave out flagged ones. Moments: sums of row * count and of
  * column * count. Exact while max * n_elems * max(det_y, det_x) is below 2^63, which who uses them checks.
- * max: the largest pixel, or magnitude of a signed one; of floats 0. */
+ * max: the largest pixel, or magnitude of a signed one; of floats 0.
+ *
+ * Sums of floats are the same bits on each device, since .stow files keep them: pixel i, or its product, goes to part i
+ * modulo sums_parts, in the order of pixels, without the flagged ones; each 32 parts are folded, the upper half to the
+ * lower one until there is one; and these are folded likewise, as 32 with zeros behind. What is no number becomes
+ * the same one (0x7ff8000000000000), here and in sums_add. */
 struct frame_stats {
     uint64_t total, moment_y, moment_x;
     uint64_t all_total, all_moment_y, all_moment_x;
     uint64_t max, all_max;
 };
+
+/* A product and its sum are two statements wherever this counts, which no compiler fuses into one rounding. */
+#define SUMS_MAX_PARTS 1024u
+HD uint32_t sums_parts(const struct frame_shape *shape)
+{
+    return frame_bytes(shape) >= 1u << 20 ? SUMS_MAX_PARTS : 256;
+}
 
 /* The CPU's versions, one item each. Addresses are pointers' values.
  *   weights  [n_masks][n_elems] of weight_kind, raster order */

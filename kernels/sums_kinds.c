@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Integers are added modulo 2^64, extended by their sign where they have one, so that only the whole must fit. Floats
- * are added in double, in PARTS that are joined pairwise: the order is the same for every frame and on every run. */
+ * are added in double: weighted ones in PARTS that are joined pairwise, statistics in the parts that sums.h tells. */
 #include "sums_kinds.h"
 
 #include "bslz4.h"
 #include "wide.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,9 +19,6 @@
 struct integer_run {
     uint64_t sum, moment, max;
 };
-struct real_run {
-    double sum, moment;
-};
 
 /* What is done with one type of pixels; of integers and floats each has what it needs. */
 struct kind {
@@ -28,7 +26,8 @@ struct kind {
     uint64_t (*sum_i32)(const void *pixels, const int32_t *weights, uint64_t n);
     double (*sum_f64)(const void *pixels, const double *weights, uint64_t n);
     struct integer_run (*integer_run)(const void *pixels, uint32_t n);
-    struct real_run (*real_run)(const void *pixels, uint32_t n, uint64_t column);
+    void (*add_moments)(double *sums, double *ys, double *xs, const void *pixels, uint32_t n,
+                        uint64_t row, uint64_t column);
     void (*add_integers)(uint64_t *sums, const void *pixels, uint32_t n);
     void (*add_reals)(double *sums, const void *pixels, uint32_t n);
 };
@@ -98,30 +97,26 @@ static double join(const double parts[PARTS])
     }                                                                                              \
     WEIGHTED_REALS(type, pixel)
 
-#define REALS(type, pixel)                                                                      \
-    WIDE_LOOPS static struct real_run run_##type(const void *from, uint32_t n, uint64_t column) \
-    {                                                                                           \
-        const pixel *pixels = from;                                                             \
-        double sums[PARTS] = {0}, moments[PARTS] = {0};                                         \
-        uint32_t done = n / PARTS * PARTS;                                                      \
-        for (uint32_t at = 0; at < done; at += PARTS) {                                         \
-            for (uint32_t i = 0; i < PARTS; i++) {                                              \
-                sums[i] += (double)pixels[at + i];                                              \
-                moments[i] += ((double)column + (int32_t)(at + i)) * (double)pixels[at + i];    \
-            }                                                                                   \
-        }                                                                                       \
-        for (uint32_t at = done; at < n; at++) {                                                \
-            sums[at - done] += (double)pixels[at];                                              \
-            moments[at - done] += ((double)column + (int32_t)at) * (double)pixels[at];          \
-        }                                                                                       \
-        return (struct real_run){join(sums), join(moments)};                                    \
-    }                                                                                           \
-    WIDE_LOOPS static void add_##type(double *sums, const void *from, uint32_t n)               \
-    {                                                                                           \
-        const pixel *pixels = from;                                                             \
-        for (uint32_t i = 0; i < n; i++)                                                        \
-            sums[i] += (double)pixels[i];                                                       \
-    }                                                                                           \
+#define REALS(type, pixel)                                                                   \
+    WIDE_LOOPS static void moments_##type(double *restrict sums, double *restrict ys,        \
+                                          double *restrict xs, const void *from, uint32_t n, \
+                                          uint64_t row, uint64_t column)                     \
+    {                                                                                        \
+        const pixel *pixels = from;                                                          \
+        for (uint32_t i = 0; i < n; i++) {                                                   \
+            double value = (double)pixels[i];                                                \
+            double y = (double)row * value, x = ((double)column + (int32_t)i) * value;       \
+            sums[i] += value;                                                                \
+            ys[i] += y;                                                                      \
+            xs[i] += x;                                                                      \
+        }                                                                                    \
+    }                                                                                        \
+    WIDE_LOOPS static void add_##type(double *sums, const void *from, uint32_t n)            \
+    {                                                                                        \
+        const pixel *pixels = from;                                                          \
+        for (uint32_t i = 0; i < n; i++)                                                     \
+            sums[i] += (double)pixels[i];                                                    \
+    }                                                                                        \
     WEIGHTED_REALS(type, pixel)
 
 INTEGERS(u8, uint64_t, uint64_t, uint64_t)
@@ -137,9 +132,9 @@ REALS(f8, double)
         .sum_u8 = sum_u8_##type, .sum_i32 = sum_i32_##type, .sum_f64 = sum_f64_##type, \
         .integer_run = run_##type, .add_integers = add_##type                          \
     }
-#define REAL_KIND(type)                                                            \
-    {                                                                              \
-        .sum_f64 = sum_f64_##type, .real_run = run_##type, .add_reals = add_##type \
+#define REAL_KIND(type)                                                                   \
+    {                                                                                     \
+        .sum_f64 = sum_f64_##type, .add_moments = moments_##type, .add_reals = add_##type \
     }
 
 static const struct kind kinds[N_PIXEL_TYPES] = {
@@ -268,33 +263,66 @@ static void integer_stats(struct frame_stats *of, const uint8_t *pixels, const u
                                all.y,      all.x,  good.max, all.max};
 }
 
-static void add_real_run(double to[3], const struct real_run *run, uint64_t y)
+/* 32 numbers, the upper half to the lower one, until there is one. */
+static double fold(double numbers[32])
 {
-    to[0] += run->sum;
-    to[1] += (double)y * run->sum;
-    to[2] += run->moment;
+    for (uint32_t half = 16; half; half /= 2)
+        for (uint32_t i = 0; i < half; i++)
+            numbers[i] += numbers[i + half];
+    return numbers[0];
+}
+
+/* As sums.h says. */
+static double fold_parts(double *parts, uint32_t n)
+{
+    double sums[32] = {0};
+    for (uint32_t i = 0; i < n / 32; i++)
+        sums[i] = fold(parts + (size_t)32 * i);
+    double sum = fold(sums);
+    return sum == sum ? sum : NAN; /* one NaN for all */
+}
+
+/* Total, and moments by row and column; without the flagged pixels, where there are flags. */
+static void real_sums(uint64_t to[3], const uint8_t *pixels, const uint8_t *flags, uint64_t det_x,
+                      const struct frame_shape *shape)
+{
+    const struct kind *kind = &kinds[pixel_type_index(shape)];
+    const uint32_t n_parts = sums_parts(shape);
+    double parts[3][SUMS_MAX_PARTS] = {{0}};
+    uint64_t cleared[RUN];
+    for (uint64_t at = 0; at < shape->n_elems;) {
+        uint64_t y = at / det_x, x = at % det_x, part = at % n_parts;
+        uint64_t n = det_x - x < n_parts - part ? det_x - x : n_parts - part;
+        n = n < RUN ? n : RUN;
+        const void *run = unflagged(cleared, pixels + at * shape->elem_bytes,
+                                    flags ? flags + at : NULL, (uint32_t)n, shape->elem_bytes);
+        kind->add_moments(parts[0] + part, parts[1] + part, parts[2] + part, run, (uint32_t)n, y,
+                          x);
+        at += n;
+    }
+    for (int i = 0; i < 3; i++) {
+        double sum = fold_parts(parts[i], n_parts);
+        memcpy(&to[i], &sum, sizeof(sum));
+    }
 }
 
 static void real_stats(struct frame_stats *of, const uint8_t *pixels, const uint8_t *flags,
                        uint64_t det_x, const struct frame_shape *shape)
 {
-    const struct kind *kind = &kinds[pixel_type_index(shape)];
-    double good[3] = {0}, all[3] = {0};
-    uint64_t cleared[RUN];
-    for (uint64_t at = 0, n; at < shape->n_elems; at += n) {
-        uint64_t y = at / det_x, x = at % det_x;
-        n = det_x - x < RUN ? det_x - x : RUN;
-        const void *from = pixels + at * shape->elem_bytes;
-        const void *rest =
-            unflagged(cleared, from, flags ? flags + at : NULL, (uint32_t)n, shape->elem_bytes);
-        struct real_run every = kind->real_run(from, (uint32_t)n, x), some = every;
-        if (rest != from)
-            some = kind->real_run(rest, (uint32_t)n, x);
-        add_real_run(all, &every, y);
-        add_real_run(good, &some, y);
-    }
-    memcpy(&of->total, good, sizeof(good));
-    memcpy(&of->all_total, all, sizeof(all));
+    uint64_t sums[3];
+    real_sums(sums, pixels, NULL, det_x, shape);
+    *of = (struct frame_stats){.total = sums[0],
+                               .moment_y = sums[1],
+                               .moment_x = sums[2],
+                               .all_total = sums[0],
+                               .all_moment_y = sums[1],
+                               .all_moment_x = sums[2]};
+    if (!flags)
+        return;
+    real_sums(sums, pixels, flags, det_x, shape);
+    of->total = sums[0];
+    of->moment_y = sums[1];
+    of->moment_x = sums[2];
 }
 
 void kinds_stats(struct frame_stats *stats, const void *pixels, const uint8_t *flags,
@@ -347,6 +375,7 @@ void sums_add(uint64_t *to, const uint64_t *from, const struct frame_shape *shap
         memcpy(&sum, &to[i], sizeof(sum));
         memcpy(&more, &from[i], sizeof(more));
         sum += more;
+        sum = sum == sum ? sum : NAN;
         memcpy(&to[i], &sum, sizeof(sum));
     }
 }
@@ -381,6 +410,7 @@ void sums_add_fill(uint64_t *sums, uint64_t n, const struct frame_shape *shape)
             continue;
         memcpy(&sum, &sums[i], sizeof(sum));
         sum += real;
+        sum = sum == sum ? sum : NAN;
         memcpy(&sums[i], &sum, sizeof(sum));
     }
 }

@@ -3,8 +3,8 @@
  * sums_kinds: statistics and sums of pixels on the GPU where pixels are no counts: signed, of 64 bits, floats. And how
  * a pixel of any type enters a sum, which is told by sums.h.
  *
- *   statistics   a thread block a frame, a pixel a thread at a time; a float sum has a fixed order: a thread's own pixels,
- *                then the lanes of a warp, then the warps
+ *   statistics   a thread block a frame, a pixel a thread at a time; a thread is a part of a float sum (sums.h), which
+ *                lanes and then warps fold
  *   pixel sums   a thread has one pixel of all frames, in their order */
 #ifndef STOW_SUMS_KINDS_CUH
 #define STOW_SUMS_KINDS_CUH
@@ -54,7 +54,17 @@ static __device__ __forceinline__ uint64_t bits_of(uint64_t total)
 }
 static __device__ __forceinline__ uint64_t bits_of(double total)
 {
-    return (uint64_t)__double_as_longlong(total);
+    return isnan(total) ? 0x7ff8000000000000 : (uint64_t)__double_as_longlong(total);
+}
+
+/* sum + a * b, for doubles rounded twice, as on a CPU. */
+static __device__ __forceinline__ uint64_t add_product(uint64_t sum, uint32_t a, uint64_t b)
+{
+    return sum + a * b;
+}
+static __device__ __forceinline__ double add_product(double sum, uint32_t a, double b)
+{
+    return __dadd_rn(sum, __dmul_rn((double)a, b));
 }
 
 /* Weight * pixel, modulo 2^64 or in double. */
@@ -96,8 +106,8 @@ static __device__ __forceinline__ void kind_see(struct kind_seen<Total> *seen, P
 {
     const Total value = widen(pixel);
     seen->total += value;
-    seen->y += (Total)at.y * value;
-    seen->x += (Total)at.x * value;
+    seen->y = add_product(seen->y, at.y, value);
+    seen->x = add_product(seen->x, at.x, value);
     seen->max = max(seen->max, magnitude(pixel));
 }
 

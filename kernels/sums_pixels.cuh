@@ -17,6 +17,8 @@
 #define LARGE_THREADS 1024u
 #define MAX_BLOCK_WARPS (LARGE_THREADS / WARP)
 
+static_assert(LARGE_THREADS == SUMS_MAX_PARTS, "a thread is a part of a float sum");
+
 /* The pixels of 16 bytes, and what holds a sum of them times their numbers. */
 template <typename Pixel> struct vector {
     static const uint32_t N = VECTOR_BYTES / sizeof(Pixel);

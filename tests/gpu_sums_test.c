@@ -117,6 +117,7 @@ static void test_all(bool brief)
         }
     } else {
         test_kinds(&bed);
+        test_large_kinds(&bed);
         test_weighted_sums(&bed);
         test_statistics(&bed);
         test_pixel_sums(&bed);

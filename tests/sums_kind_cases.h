@@ -214,6 +214,35 @@ static inline uint64_t kind_size(const void *pixels, uint64_t i, const struct fr
     return (uint64_t)(value < 0 ? -value : value);
 }
 
+static inline double kind_fold(double numbers[32])
+{
+    for (int half = 16; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            numbers[i] += numbers[i + half];
+    return numbers[0];
+}
+
+/* A float frame's sum of factor * pixel, in the order that sums.h tells: to the last bit. by: 0 nothing, 1 the row, 2 the
+ * column. flags NULL: all pixels. */
+static inline uint64_t kind_exact(const void *pixels, const uint8_t *flags, int by, uint64_t det_x,
+                                  const struct frame_shape *shape)
+{
+    double parts[1024] = {0}, sums[32] = {0};
+    uint32_t n = frame_bytes(shape) >= 1048576 ? 1024 : 256;
+    uint64_t bits;
+    for (uint64_t i = 0; i < shape->n_elems; i++) {
+        double factor = by == 0 ? 1 : (double)(by == 1 ? i / det_x : i % det_x);
+        volatile double product = factor * kind_real(pixels, i, shape); /* not fused with the sum */
+        if (!flags || !flags[i])
+            parts[i % n] += product;
+    }
+    for (uint32_t i = 0; i < n; i += 32)
+        sums[i / 32] = kind_fold(parts + i);
+    double sum = kind_fold(sums);
+    memcpy(&bits, &sum, sizeof(bits));
+    return isnan(sum) ? 0x7ff8000000000000 : bits;
+}
+
 /* every: one pixel of so many is flagged; 0: there are no flags. */
 static inline void kind_stats_case(struct sums_bed *bed, size_t type, uint64_t det_y,
                                    uint64_t det_x, enum kind_content content, uint32_t every)
@@ -262,6 +291,9 @@ static inline void kind_stats_case(struct sums_bed *bed, size_t type, uint64_t d
                       "%s, %llu x %llu, content %d, flags %u: number %d is %llx",
                       kind_types[type].dtype, (unsigned long long)det_y, (unsigned long long)det_x,
                       (int)content, every, i, (unsigned long long)got[i]);
+        for (int i = 0; is_real && i < 6; i++)
+            CHECK_INT(got[i],
+                      kind_exact(pixels[f], i < 3 && every ? flags : NULL, i % 3, det_x, &shape));
         CHECK(stats[f].max == most[0] && stats[f].all_max == most[1]);
     }
     CHECK(stats[N].max == 0xa5a5a5a5a5a5a5a5);
@@ -335,7 +367,15 @@ static inline void test_kinds(struct sums_bed *bed)
             }
 }
 
-/* Frames that others were never written: what they add to sums over frames. */
+/* Frames of which a thread block has more threads. */
+static inline void test_large_kinds(struct sums_bed *bed)
+{
+    kind_stats_case(bed, 5, 600, 511, KIND_SMALL, 50);
+    kind_stats_case(bed, 6, 401, 503, KIND_SPECIAL, 0);
+    kind_stats_case(bed, 3, 600, 511, KIND_EXTREME, 3);
+}
+
+/* Frames that were never written: what they add to sums over frames. */
 static inline void test_fill_sums(void)
 {
     for (size_t type = 0; type < N_KIND_TYPES; type++) {

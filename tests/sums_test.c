@@ -52,6 +52,7 @@ int main(void)
     test_pixel_sums(&bed);
     test_compare(&bed);
     test_kinds(&bed);
+    test_large_kinds(&bed);
     test_fill_sums();
     return test_end();
 }
