@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "answer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,11 +23,32 @@ static size_t put_texts(ProtobufCBinaryData *rows, const char *text, size_t n, s
     return n + 1;
 }
 
+/* Where the scan of this name and the frames do not end together. Empty: they do. */
+static void write_view(char *text, size_t room, const struct scan *scan, uint64_t n)
+{
+    unsigned long long positions, missing, end, frames = n;
+    text[0] = '\0';
+    if (!scan->height)
+        return;
+    positions = scan->height * scan->width;
+    missing = positions - scan_acquired(scan, n);
+    end = scan_end(scan) + scan->skip;
+    if (missing)
+        snprintf(text, room,
+                 "%llu of %llu positions of the scan were not acquired, the last ones: %llu frames "
+                 "are wanted, and there are %llu",
+                 missing, positions, (unsigned long long)scan_end(scan), frames);
+    else if (n > end)
+        snprintf(text, room, "%llu of %llu frames come after the scan", frames - end, frames);
+}
+
 static void put_lists(struct answer_acquisition *answer, const struct resident *resident,
                       size_t most)
 {
     Stow__Acquisition *m = &answer->message;
     size_t room = TEXT_BYTES;
+    if (answer->view[0])
+        m->n_warnings = put_texts(answer->warnings, answer->view, m->n_warnings, most, &room);
     for (size_t i = 0; i < resident->n_warnings; i++)
         m->n_warnings =
             put_texts(answer->warnings, resident->warnings[i], m->n_warnings, most, &room);
@@ -62,8 +84,12 @@ struct answer_acquisition *answer_acquisition_new(const struct name *name, bool 
     m->frames = resident->n_frames;
     m->has_expected = resident->has_expected;
     m->expected = resident->expected;
-    m->scan_y = name->scan_y ? name->scan_y : resident->scan_y;
-    m->scan_x = name->scan_y ? name->scan_x : resident->scan_x;
+    const struct scan scan = name_scan(name);
+    m->scan_y = scan.height;
+    m->scan_x = scan.width;
+    m->scan_skip = scan.skip;
+    m->scan_offset = scan.offset;
+    write_view(answer->view, sizeof(answer->view), &scan, resident->n_frames);
     m->detector_y = resident->det_y;
     m->detector_x = resident->det_x;
     m->elem_bytes = resident->shape.elem_bytes;

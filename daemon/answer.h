@@ -14,6 +14,7 @@ struct answer_acquisition {
     ProtobufCBinaryData sources[ANSWER_MAX_TEXTS], warnings[ANSWER_MAX_TEXTS];
     Stow__Timing timings[8], *timing_rows[8];
     uint64_t forms[STOW_N_FORMS];
+    char view[200]; /* what is to be said of the name's scan */
 };
 
 /* NULL: no memory. brief: without sources and warnings past the first, for lists. */

@@ -18,36 +18,75 @@ int bind_check(struct store *store, const struct waiter *waiter, const struct re
         changed ? " as it was before it changed" : "");
 }
 
-/* Some scans of n positions, the squarest first: "4x6, 6x4, 3x8, 8x3 ...". */
-static void write_scans(char *text, size_t room, uint64_t n)
+/* Some scans that n frames fill, the squarest first: "4x6, 6x4, 3x8, 8x3 ...". A line is as many frames as it has
+ * positions, and skip more. */
+static void write_scans(char *text, size_t room, uint64_t n, uint64_t skip)
 {
     size_t used = 0, shown = 0;
-    uint64_t y = 1;
-    while (y * y < n && y < UINT32_MAX)
-        y++;
-    for (text[0] = '\0'; y && shown < 3 && used < room; y--) {
-        if (n % y || y * y > n)
+    uint64_t lines = 1;
+    while (lines * lines < n && lines < UINT32_MAX)
+        lines++;
+    for (text[0] = '\0'; lines && shown < 3 && used < room; lines--) {
+        uint64_t line = n / lines, other = lines;
+        if (n % lines || line < lines || line <= skip)
             continue;
-        unsigned long long a = y, b = n / y;
-        used +=
-            (size_t)snprintf(text + used, room - used, "%s%llux%llu", shown++ ? ", " : "", a, b);
-        if (a != b && used < room)
-            used += (size_t)snprintf(text + used, room - used, ", %llux%llu", b, a);
+        used += (size_t)snprintf(text + used, room - used, "%s%llux%llu", shown++ ? ", " : "",
+                                 (unsigned long long)lines, (unsigned long long)(line - skip));
+        if (line != other && other > skip && used < room)
+            used += (size_t)snprintf(text + used, room - used, ", %llux%llu",
+                                     (unsigned long long)line, (unsigned long long)(other - skip));
     }
+}
+
+/* The shape alone: as many positions as frames, or with gaps allowed, more. */
+static int check_shape(const struct waiter *waiter, uint64_t n, const char *path,
+                       struct stow_error *err)
+{
+    const struct scan *scan = &waiter->scan;
+    unsigned long long height = scan->height, width = scan->width, all = height * width;
+    char fitting[128];
+    if (all == n || (waiter->allow_gaps && all > n && n))
+        return 0;
+    write_scans(fitting, sizeof(fitting), n, 0);
+    return error_set(
+        err, STOW_INVALID,
+        "a scan of %llux%llu = %llu positions does not fit: %s has %llu frames, as for "
+        "%s%s",
+        height, width, all, path, (unsigned long long)n, *fitting ? fitting : "none",
+        all > n ? "; if it ended early, --allow-gaps takes the rest as not acquired" : "");
+}
+
+/* A scan that leaves frames out: its last line has begun, or with gaps allowed, any position is there. */
+static int check_view(const struct waiter *waiter, uint64_t n, const char *path,
+                      struct stow_error *err)
+{
+    const struct scan *scan = &waiter->scan;
+    unsigned long long offset = scan->offset, skip = scan->skip, frames = n, end = scan_end(scan);
+    char fitting[128];
+    if (n <= offset)
+        return error_set(err, STOW_INVALID,
+                         "the scan begins at frame %llu, which is past the end: %s has %llu frames",
+                         offset, path, frames);
+    if (waiter->allow_gaps || n > scan_frame(scan, scan->height - 1, 0))
+        return 0;
+    write_scans(fitting, sizeof(fitting), n - offset, skip);
+    return error_set(
+        err, STOW_INVALID,
+        "a scan of %llux%llu with %llu frames before it and %llu after each line takes "
+        "%llu frames, and %s has %llu, as for %s; if it ended early, --allow-gaps "
+        "takes the rest as not acquired",
+        (unsigned long long)scan->height, (unsigned long long)scan->width, offset, skip, end, path,
+        frames, *fitting ? fitting : "none");
 }
 
 static int check_scan(const struct waiter *waiter, const struct resident *resident,
                       const char *path, struct stow_error *err)
 {
-    uint64_t n = resident->n_frames;
-    char fitting[128];
-    if (!waiter->scan_y || (n && n % waiter->scan_y == 0 && n / waiter->scan_y == waiter->scan_x))
+    const struct scan *scan = &waiter->scan;
+    if (!scan->height)
         return 0;
-    write_scans(fitting, sizeof(fitting), n);
-    return error_set(err, STOW_INVALID,
-                     "a scan of %llux%llu does not fit: %s has %llu frames, such as %s",
-                     (unsigned long long)waiter->scan_y, (unsigned long long)waiter->scan_x, path,
-                     (unsigned long long)n, *fitting ? fitting : "none");
+    return scan->skip || scan->offset ? check_view(waiter, resident->n_frames, path, err)
+                                      : check_shape(waiter, resident->n_frames, path, err);
 }
 
 int bind_name(struct store *store, const struct waiter *waiter, struct resident *resident,
@@ -67,8 +106,7 @@ int bind_name(struct store *store, const struct waiter *waiter, struct resident 
         name = store_bind(store, waiter->name, waiter->uid, waiter->gid, waiter->share, resident);
     if (!name)
         return error_set(err, STOW_NOMEM, "no memory for a name");
-    name->scan_y = waiter->scan_y;
-    name->scan_x = waiter->scan_x;
+    name->scan = waiter->scan;
     name->share = waiter->share;
     return 0;
 }

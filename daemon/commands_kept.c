@@ -132,6 +132,12 @@ static void on_saved(void *data, uint64_t file_bytes, const struct stow_error *e
     task_forget(task);
 }
 
+/* A scan that a .stow file can say: each frame is a position. Another view is given again when it is loaded. */
+static bool is_plain(const struct scan *scan, uint64_t n_frames)
+{
+    return scan->height && !scan->skip && !scan->offset && scan->height * scan->width == n_frames;
+}
+
 static int begin_save(struct session *session, const struct request *request,
                       struct stow_error *err)
 {
@@ -144,9 +150,11 @@ static int begin_save(struct session *session, const struct request *request,
     struct session_task *task = name ? task_new(session, err) : NULL;
     if (!task)
         return err->code;
-    struct kept_save_options options = {
-        .what = {.scan_y = name->scan_y, .scan_x = name->scan_x, .sha256 = ask->sha256},
-        .force = ask->force};
+    struct kept_save_options options = {.what = {.sha256 = ask->sha256}, .force = ask->force};
+    if (is_plain(&name->scan, name->resident->n_frames)) {
+        options.what.scan_y = name->scan.height;
+        options.what.scan_x = name->scan.width;
+    }
     struct kept_save_callbacks callbacks = {.data = task,
                                             .planned = on_planned,
                                             .need = on_need,

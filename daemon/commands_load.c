@@ -138,6 +138,30 @@ static int read_keep(const Stow__Load *ask, struct keep *keep, struct stow_error
     return error_set(err, STOW_INVALID, "--form %s: none of auto, counts, bslz4, raw", form);
 }
 
+static struct scan scan_of(const Stow__Load *ask)
+{
+    return (struct scan){ask->scan_y, ask->scan_x, ask->scan_skip, ask->scan_offset};
+}
+
+static int check_scan(const Stow__Load *ask, struct stow_error *err)
+{
+    const struct scan scan = scan_of(ask);
+    if (!scan.height != !scan.width)
+        return error_set(err, STOW_INVALID, "a scan has a height and a width");
+    if (!scan.height && (scan.skip || scan.offset))
+        return error_set(err, STOW_INVALID,
+                         "frames to skip after each line, or before the scan, mean nothing without "
+                         "the scan's shape: give it too");
+    if (scan.height && !scan_sound(&scan))
+        return error_set(
+            err, STOW_INVALID,
+            "a scan of %llux%llu with %llu frames skipped after each line and %llu before "
+            "it: nothing has so many frames",
+            (unsigned long long)scan.height, (unsigned long long)scan.width,
+            (unsigned long long)scan.skip, (unsigned long long)scan.offset);
+    return 0;
+}
+
 static struct session_load *new_load(struct session *session, const Stow__Load *ask,
                                      struct stow_error *err)
 {
@@ -159,8 +183,8 @@ static struct session_load *new_load(struct session *session, const Stow__Load *
                                 .name = copy,
                                 .share = (enum stow_share)ask->share,
                                 .replace = ask->replace,
-                                .scan_y = ask->scan_y,
-                                .scan_x = ask->scan_x,
+                                .scan = scan_of(ask),
+                                .allow_gaps = ask->allow_gaps,
                                 .need = on_need,
                                 .progress = on_progress,
                                 .ended = on_ended};
@@ -183,8 +207,8 @@ static int check_load(struct session *session, const struct request *request, st
     if (request->n_fds != 1)
         return error_set(err, STOW_INVALID, "LOAD takes one descriptor, the master's; %zu came",
                          request->n_fds);
-    if (!ask->scan_y != !ask->scan_x)
-        return error_set(err, STOW_INVALID, "a scan has a height and a width");
+    if (check_scan(ask, err))
+        return STOW_INVALID;
     if (ask->share > STOW__SHARE__SHARE_ALL)
         return error_set(err, STOW_INVALID, "no such share");
     return read_keep(ask, keep, err);

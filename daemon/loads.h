@@ -34,7 +34,8 @@ struct waiter {
     const char *name;
     enum stow_share share;
     bool replace;
-    uint64_t scan_y, scan_x;
+    struct scan scan; /* none: as the file says */
+    bool allow_gaps;  /* also: the scan may end anywhere */
     void (*need)(struct waiter *waiter, uint32_t file, const char *path);
     void (*progress)(struct waiter *waiter, const struct stow_progress *progress);
     /* Once: the name that was bound, or NULL and err. */

@@ -466,6 +466,14 @@ struct resident *store_find_origin(struct store *store, const struct place *plac
     return NULL;
 }
 
+struct scan name_scan(const struct name *name)
+{
+    const struct resident *resident = name->resident;
+    if (name->scan.height)
+        return name->scan;
+    return (struct scan){.height = resident->scan_y, .width = resident->scan_x};
+}
+
 const char *residence_name(enum residence state)
 {
     static const char *const names[] = {"loading", "growing", "complete", "damaged", "evicted"};

@@ -13,6 +13,7 @@
 
 #include "kept.h"
 #include "place.h"
+#include "scan.h"
 
 #include <sys/types.h>
 
@@ -148,7 +149,7 @@ struct name {
     uid_t owner;
     gid_t group;
     enum stow_share share;
-    uint64_t scan_y, scan_x; /* as its loader asked; 0: the resident's */
+    struct scan scan; /* as its loader asked; none: the resident's */
     struct resident *resident;
 };
 
@@ -248,6 +249,9 @@ struct resident *store_find_origin(struct store *store, const struct place *plac
                                    const struct origin *master, const char *dataset,
                                    bool allow_gaps, struct keep keep);
 bool origin_same(const struct origin *a, const struct origin *b);
+
+/* How the name shapes its frames: as its loader asked, or as the file says. */
+struct scan name_scan(const struct name *name);
 
 const char *residence_name(enum residence state);
 

@@ -4,6 +4,8 @@
  * object given out is one heap block: the struct, its arrays, then its text. */
 #include "client.h"
 
+#include "scan.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,9 +64,14 @@ static void put_plain(struct stow_info *info, const Stow__Acquisition *from)
         .n_sources = from->n_sources,
         .n_warnings = from->n_warnings,
         .n_timings = from->n_timings,
+        .skip_per_line = from->scan_skip,
+        .offset = from->scan_offset,
     };
     for (size_t i = 0; i < from->n_forms && i < STOW_N_FORMS; i++)
         info->forms[i] = from->forms[i];
+    const struct scan scan = {from->scan_y, from->scan_x, from->scan_skip, from->scan_offset};
+    if (scan_sound(&scan))
+        info->not_acquired = scan.height * scan.width - scan_acquired(&scan, from->frames);
 }
 
 struct stow_info *answer_info(const Stow__Acquisition *from)

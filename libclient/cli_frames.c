@@ -69,20 +69,15 @@ static int by_value(const void *a, const void *b)
 
 /* ---- the frames that are asked for ----------------------------------------------------------- */
 
-static int find_position(struct wish *wish, const struct stow_info *info)
+static int find_position(struct stow_client *client, struct wish *wish,
+                         const struct stow_info *info)
 {
-    if (info->scan[0] == 0)
-        return cli_failed("%s has no scan shape, so --at names nothing: load it with --scan",
-                          wish->name);
-    if (wish->at[0] >= info->scan[0] || wish->at[1] >= info->scan[1])
-        return cli_failed("position %llu,%llu is outside the scan of %s: 0,0 to %llu,%llu",
-                          (unsigned long long)wish->at[0], (unsigned long long)wish->at[1],
-                          wish->name, (unsigned long long)info->scan[0] - 1,
-                          (unsigned long long)info->scan[1] - 1);
+    uint64_t id;
+    if (stow_scan_frame(client, info, wish->at[0], wish->at[1], &id))
+        return cli_error(client);
     wish->ids.ranges = malloc(sizeof(wish->ids.ranges[0]));
     if (!wish->ids.ranges)
         return cli_failed("out of memory");
-    uint64_t id = wish->at[0] * info->scan[1] + wish->at[1];
     wish->ids.ranges[0] = (struct cli_range){id, id};
     wish->ids.n = 1;
     return CLI_DONE;
@@ -90,9 +85,10 @@ static int find_position(struct wish *wish, const struct stow_info *info)
 
 /* The stream's order and range, or its list into *list (freed by the caller). *n: how many
  * frames. */
-static int choose(struct wish *wish, const struct stow_info *info, uint64_t **list, size_t *n)
+static int choose(struct stow_client *client, struct wish *wish, const struct stow_info *info,
+                  uint64_t **list, size_t *n)
 {
-    int rc = wish->has_at ? find_position(wish, info) : CLI_DONE;
+    int rc = wish->has_at ? find_position(client, wish, info) : CLI_DONE;
     if (rc)
         return rc;
     *n = info->frames;
@@ -296,7 +292,7 @@ static int frames(const struct cli *cli, struct wish *wish)
     if (!course.client)
         return rc;
     rc = stow_info(course.client, wish->name, &info) ? cli_error(course.client)
-                                                     : choose(wish, info, &list, &n);
+                                                     : choose(course.client, wish, info, &list, &n);
     if (rc == CLI_DONE)
         rc = open_sinks(&course, wish, info, n);
     if (rc == CLI_DONE && n)

@@ -5,6 +5,7 @@
 #include "cli_ids.h"
 #include "cli_npy.h"
 #include "cli_out.h"
+#include "cli_scan.h"
 
 #include <json-c/json.h>
 #include <math.h>
@@ -31,6 +32,8 @@ struct course {
     struct stow_selection frames;
     uint64_t *list; /* of frames; NULL: a range */
     uint64_t n;     /* how many frames */
+    bool by_scan;   /* they are what the scan leaves of all */
+    void *padded;   /* results with room for positions that were not acquired */
     struct stow_disk disk;
     uint64_t n_flagged;
     uint64_t *bad; /* [n_bad] frames without counts */
@@ -40,13 +43,29 @@ struct course {
 
 /* ---- which frames ---------------------------------------------------------------------------------- */
 
+/* All frames, or where the scan leaves some out, those of its positions. */
+static int choose_scan(struct course *course)
+{
+    const struct stow_info *info = course->info;
+    size_t n;
+    if (!cli_scan_positions(info) || cli_scan_is_all(info))
+        return CLI_DONE;
+    course->list = cli_scan_frames(info, &n);
+    if (!course->list)
+        return cli_failed("no memory for a list of so many frames");
+    course->by_scan = true;
+    course->frames.ids = course->list;
+    course->frames.n_ids = course->n = n;
+    return CLI_DONE;
+}
+
 static int choose_frames(struct course *course, const struct wish *wish)
 {
     const struct stow_info *info = course->info;
     size_t n;
     course->n = info->frames;
     if (!wish->ids.n)
-        return CLI_DONE;
+        return choose_scan(course);
     if (!info->frames || cli_ids_last(&wish->ids) >= info->frames)
         return cli_failed("frame %llu is past the end: %s has %llu frames",
                           (unsigned long long)cli_ids_last(&wish->ids), wish->name,
@@ -74,12 +93,25 @@ static void add_frame_dims(struct course *course, const struct wish *wish)
 {
     struct cli_array *array = &course->array;
     const uint64_t *scan = course->info->scan;
-    if (!wish->ids.n && scan[0] && scan[0] * scan[1] == course->n) {
+    if (!wish->ids.n && scan[0]) {
         array->shape[array->n_dims++] = scan[0];
         array->shape[array->n_dims++] = scan[1];
     } else {
         array->shape[array->n_dims++] = course->n;
     }
+}
+
+/* Positions that were not acquired have a place in the results, too, behind the others of each row. */
+static int pad(struct course *course, size_t n_rows, size_t each_bytes)
+{
+    struct cli_array *array = &course->array;
+    if (!course->by_scan || !course->info->not_acquired)
+        return CLI_DONE;
+    course->padded =
+        cli_scan_pad(array->values, n_rows, course->n, cli_scan_positions(course->info), each_bytes,
+                     array->dtype[0] == 'f');
+    array->values = course->padded;
+    return course->padded ? CLI_DONE : cli_failed("no memory for the results of a scan");
 }
 
 /* ---- what cannot be given -------------------------------------------------------------------------- */
@@ -155,6 +187,12 @@ static struct json_object *number(const struct cli_array *array, double value)
     return json_object_new_double(value);
 }
 
+/* Frames that belong to no position. */
+static uint64_t count_apart(const struct course *course)
+{
+    return course->by_scan ? course->info->frames - course->n : 0;
+}
+
 static void print_json(const struct course *course, const struct wish *wish)
 {
     const struct cli_array *array = &course->array;
@@ -178,6 +216,10 @@ static void print_json(const struct course *course, const struct wish *wish)
                            s.exact ? json_object_new_uint64(s.total) : number(array, s.sum));
     json_object_object_add(o, "flagged", json_object_new_uint64(course->n_flagged));
     json_object_object_add(o, "bad", bad);
+    json_object_object_add(o, "outside_scan", json_object_new_uint64(count_apart(course)));
+    json_object_object_add(o, "not_acquired",
+                           json_object_new_uint64(course->by_scan ? course->info->not_acquired
+                                                                  : 0));
     json_object_object_add(o, "center", center);
     json_object_object_add(o, "radius",
                            wish->find_center ? json_object_new_double(course->disk.radius) : NULL);
@@ -192,9 +234,17 @@ static int finish(const struct cli *cli, struct course *course, const struct wis
     int rc = cli_name_bad(course->client, wish->name, course->bad, course->n_bad);
     if (rc)
         return rc;
+    if (course->padded)
+        cli_warn("%llu positions of the scan of %s were not acquired, the last ones: their values "
+                 "are %s",
+                 (unsigned long long)course->info->not_acquired, wish->name,
+                 course->array.dtype[0] == 'f' ? "not a number" : "0");
     if (cli->json) {
         print_json(course, wish);
     } else {
+        if (count_apart(course))
+            printf("%llu frame%s outside the scan left out\n",
+                   (unsigned long long)count_apart(course), count_apart(course) == 1 ? "" : "s");
         if (wish->find_center)
             printf("center %.3f,%.3f radius %.3f\n", course->disk.center[0], course->disk.center[1],
                    course->disk.radius);
@@ -202,7 +252,7 @@ static int finish(const struct cli *cli, struct course *course, const struct wis
             printf("%llu flagged pixel%s left out\n", (unsigned long long)course->n_flagged,
                    course->n_flagged == 1 ? "" : "s");
     }
-    return course->n_bad ? CLI_PARTLY : CLI_DONE;
+    return course->n_bad || course->padded ? CLI_PARTLY : CLI_DONE;
 }
 
 /* ---- the three commands' own ----------------------------------------------------------------------- */
@@ -275,6 +325,8 @@ static int finish_sum(const struct cli *cli, struct course *course, const struct
     course->n_flagged = sums->n_flagged;
     course->n_bad = sums->n_bad;
     int rc = keep_bad(course, sums->status, sums->n_frames);
+    if (!rc)
+        rc = pad(course, sums->n_sums, sizeof(uint64_t));
     return rc ? rc : finish(cli, course, wish);
 }
 
@@ -355,6 +407,8 @@ static int run_com(const struct cli *cli, struct course *course, struct wish *wi
     course->n_bad = com->n_bad;
     int rc = find_bad(course, wish);
     if (!rc)
+        rc = pad(course, 1, 2 * sizeof(double));
+    if (!rc)
         rc = finish(cli, course, wish);
     stow_com_free(com);
     return rc;
@@ -377,6 +431,7 @@ static int run(const struct cli *cli, struct wish *wish, run_fn command)
         rc = command(cli, &course, wish);
     free(course.bad);
     free(course.list);
+    free(course.padded);
     stow_info_free(course.info);
     stow_close(course.client);
     return rc;

@@ -67,12 +67,6 @@ static bool share_of(const char *text, enum stow_share *share)
 
 enum { NAME = 'A', REPLACE, SHARE, DEVICE, DATASET, SCAN, GAPS, FORM, SKIP, OFFSET, STREAMS };
 
-static int later(const struct cli *cli, const char *what)
-{
-    (void)cli;
-    return cli_failed("%s is not supported by this version", what);
-}
-
 /* One option into *o. CLI_DONE, or how the command ends. */
 static int take_option(const struct cli *cli, int option, struct stow_load_options *o)
 {
@@ -96,8 +90,14 @@ static int take_option(const struct cli *cli, int option, struct stow_load_optio
             return cli_usage(cli, "--form %s: auto, counts, bslz4 or raw", optarg);
         o->form = optarg;
         break;
-    case SKIP: return later(cli, "--skip-per-line");
-    case OFFSET: return later(cli, "--offset");
+    case SKIP:
+        if (!cli_number(optarg, INT64_MAX, &o->skip_per_line))
+            return cli_usage(cli, "--skip-per-line %s: a number of frames, 0 or more", optarg);
+        break;
+    case OFFSET:
+        if (!cli_number(optarg, INT64_MAX, &o->offset))
+            return cli_usage(cli, "--offset %s: a number of frames, 0 or more", optarg);
+        break;
     default:
         if (optarg[0] < '1' || optarg[0] > '8' || optarg[1])
             return cli_usage(cli, "--streams %s: a number from 1 to 8", optarg);
@@ -164,6 +164,10 @@ int cli_load(struct cli *cli, int argc, char **argv)
     }
     if (c == CLI_STOP || !cli_arguments(cli, argc, 1, 1, &exit_code))
         return exit_code;
+    if ((o.skip_per_line || o.offset) && !o.scan[0])
+        return cli_usage(cli,
+                         "--skip-per-line and --offset say how the frames of a scan follow each "
+                         "other: give its shape too, --scan YxX");
     if (o.name && !o.name[0])
         return cli_usage(cli, "--name: a name has at least one character");
     return load(cli, argv[optind], &o);

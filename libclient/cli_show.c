@@ -108,7 +108,12 @@ static void print_info(const struct stow_info *info)
     if (info->expected >= 0)
         printf(" of %lld expected", (long long)info->expected);
     print_pair(pair, sizeof(pair), info->scan);
-    printf("\n%-10s %s\n", "scan", info->scan[0] ? pair : "flat");
+    printf("\n%-10s %s", "scan", info->scan[0] ? pair : "flat");
+    if (info->skip_per_line)
+        printf(", %llu skipped after each line", (unsigned long long)info->skip_per_line);
+    if (info->offset)
+        printf(", %llu before it", (unsigned long long)info->offset);
+    putchar('\n');
     print_pair(pair, sizeof(pair), info->detector);
     printf("%-10s %s %s\n", "detector", pair, info->dtype);
     print_sizes(info);

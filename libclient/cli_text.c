@@ -141,6 +141,9 @@ struct json_object *cli_json_info(const struct stow_info *info)
     json_object_object_add(o, "expected",
                            info->expected < 0 ? NULL : json_object_new_int64(info->expected));
     json_object_object_add(o, "scan", info->scan[0] ? json_pair(info->scan) : NULL);
+    json_object_object_add(o, "skip_per_line", json_object_new_uint64(info->skip_per_line));
+    json_object_object_add(o, "offset", json_object_new_uint64(info->offset));
+    json_object_object_add(o, "not_acquired", json_object_new_uint64(info->not_acquired));
     json_object_object_add(o, "detector", json_pair(info->detector));
     json_object_object_add(o, "dtype", cli_json_text(info->dtype));
     json_object_object_add(o, "forms", json_forms(info));

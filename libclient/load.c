@@ -33,6 +33,8 @@ static int ask(struct course *load, const char *path, int fd,
     body.scan_y = options->scan[0];
     body.scan_x = options->scan[1];
     body.streams = options->streams;
+    body.scan_skip = options->skip_per_line;
+    body.scan_offset = options->offset;
     Stow__Request request = STOW__REQUEST__INIT;
     request.body_case = STOW__REQUEST__BODY_LOAD;
     request.load = &body;

@@ -143,6 +143,8 @@ struct stow_info {
     const char *const *warnings;
     size_t n_timings;
     const struct stow_timing *timings;
+    uint64_t skip_per_line, offset; /* of the scan: see stow_scan_frame */
+    uint64_t not_acquired;          /* positions of the scan without a frame, the last ones */
 };
 
 /* All acquisitions that this user may attach to: *list of *n pointers, freed by stow_list_free. */
@@ -152,6 +154,12 @@ void stow_list_free(struct stow_info **list, size_t n);
 /* One acquisition by name; freed by stow_info_free. STOW_UNKNOWN. */
 int stow_info(struct stow_client *client, const char *name, struct stow_info **info);
 void stow_info_free(struct stow_info *info);
+
+/* The frame at a position of the scan: offset + y * (scan[1] + skip_per_line) + x. Frames between lines, before the
+ * scan and after it belong to no position; all are had by their number. STOW_INVALID (no scan), STOW_RANGE (outside of
+ * it), STOW_UNWRITTEN: that position was not acquired. */
+int stow_scan_frame(struct stow_client *client, const struct stow_info *info, uint64_t y,
+                    uint64_t x, uint64_t *frame);
 
 struct stow_progress {
     uint64_t frames, total_frames; /* total 0 while the index is being read */
@@ -177,6 +185,9 @@ struct stow_load_options {
     unsigned
         streams; /* that a frame of form counts is cut into, up to 8: a lone frame is had sooner, all take
                        * more room; 0: 1 */
+    uint64_t
+        skip_per_line; /* frames after each line of the scan that are not of it (flyback); scan is given */
+    uint64_t offset; /* frames before the scan; scan is given */
 };
 
 /* Have the acquisition resident, and wait until it is. path: an HDF5 master, or a .stow file. The files are opened here, with this
