@@ -49,9 +49,33 @@ static void on_timer(uv_timer_t *timer)
         uv_timer_stop(timer);
 }
 
+static uint64_t idle_bytes(void *data, const struct place *place)
+{
+    const struct arenas *arenas = data;
+    uint64_t bytes = 0;
+    for (const struct arena *arena = arenas->idle; arena; arena = arena->next)
+        bytes += arena->place == place ? arena->charged : 0;
+    return bytes;
+}
+
+static void give_idle(void *data, const struct place *place)
+{
+    struct arenas *arenas = data;
+    for (struct arena **at = &arenas->idle; *at;) {
+        struct arena *arena = *at;
+        if (arena->place != place) {
+            at = &arena->next;
+            continue;
+        }
+        *at = arena->next;
+        arena_free(arena);
+    }
+}
+
 void arenas_init(struct arenas *arenas, uv_loop_t *loop, struct store *store)
 {
     *arenas = (struct arenas){.store = store};
+    store->spare = (struct spare){.bytes = idle_bytes, .give = give_idle, .data = arenas};
     uv_timer_init(loop, &arenas->timer);
     arenas->timer.data = arenas;
 }

@@ -2,7 +2,8 @@
  *
  * arena: memory of a place that a request works in: on the device, and pinned host memory that copies run from and
  * to. Making it takes the device's service thread a while, so that one arena a place is kept for the next request, and
- * let go of when none has come for ARENA_IDLE_NS. It counts against the budget as long as it is there.
+ * let go of when none has come for ARENA_IDLE_NS, or the store needs its room. It counts against the budget as long as
+ * it is there.
  * On the host both are one, and only the first exists. Loop thread only. */
 #ifndef STOW_ARENA_H
 #define STOW_ARENA_H

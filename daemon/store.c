@@ -332,13 +332,17 @@ static void evict(struct resident *resident)
 int store_make_room(struct store *store, struct place *place, uint64_t bytes,
                     struct shortage *shortage)
 {
-    uint64_t could_go = 0, free_bytes = place_free_bytes(place);
+    const struct spare *spare = &store->spare;
+    uint64_t could_go = spare->bytes ? spare->bytes(spare->data, place) : 0;
+    uint64_t free_bytes = place_free_bytes(place);
     for (const struct resident *r = store->residents; r; r = r->next)
         could_go += evictable(r, place) ? charged_bytes(r) : 0;
     if (bytes > free_bytes && bytes - free_bytes > could_go) {
         *shortage = (struct shortage){.needed = bytes, .free = free_bytes, .evictable = could_go};
         return STOW_NOROOM;
     }
+    if (bytes > free_bytes && spare->bytes)
+        spare->give(spare->data, place);
     while (place_free_bytes(place) < bytes)
         evict(least_recent(store, place));
     return 0;

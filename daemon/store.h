@@ -158,6 +158,13 @@ struct shortage {
     uint64_t needed, free, evictable;
 };
 
+/* Memory that somebody keeps for later, and that goes before anything is evicted. */
+struct spare {
+    uint64_t (*bytes)(void *data, const struct place *place); /* that it is charged */
+    void (*give)(void *data, const struct place *place);      /* all of it */
+    void *data;
+};
+
 struct store {
     struct place *places;
     size_t n_places;
@@ -165,6 +172,7 @@ struct store {
     struct name *names; /* sorted by text, then owner */
     uint64_t next_id;
     unsigned n_freeing; /* pieces, and scratch of loads, on their way back to the device */
+    struct spare spare; /* set by who has some; bytes NULL: nobody */
 };
 
 /* The places are the caller's and outlive the store. */
@@ -215,8 +223,8 @@ int resident_add_piece(struct resident *resident, uint64_t bytes,
 /* What a piece of so many bytes counts against the budget: it comes in whole units. */
 uint64_t piece_charge(uint64_t bytes);
 
-/* Have bytes free in the place's budget, evicting what must go; nothing is charged yet. STOW_NOROOM and
- * the shortage if that cannot be; then nothing was evicted. */
+/* Have bytes free in the place's budget, letting go of spare memory and evicting what must go; nothing is charged
+ * yet. STOW_NOROOM and the shortage if that cannot be; then nothing was evicted. */
 int store_make_room(struct store *store, struct place *place, uint64_t bytes,
                     struct shortage *shortage);
 

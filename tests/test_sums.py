@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import make_h5
-from conftest import Raw, field, tool, wait_for
+from conftest import Raw, field, sha256, tool, wait_for
 
 SUM, MEAN, COM = 17, 18, 19
 
@@ -585,3 +585,14 @@ def test_nothing_is_left_behind(keep):
     s.out("sum", "--annulus", "0,3")
     s.out("mean", end=".png")
     assert not [p for p in os.listdir(s.dir) if p.startswith(".")]
+
+
+def test_what_sums_keep_for_later_makes_room(start, folder):
+    """Memory that the next sum would use again is no reason to refuse a load that fits without it."""
+    d, noise = start("--max-bytes", "64M"), np.random.default_rng(0).integers(0, 2**16, (104, 512, 512)).astype("u2")
+    d.load(make_h5.plain(folder / "small.h5", noise[:60]))
+    make_h5.plain(folder / "large.h5", noise)
+    assert d.cli("sum", "small", "--annulus", "0,20", "--out", folder / "o.npy").returncode == 0
+    d.load(folder / "large.h5")
+    assert d.digest("large")[0] == sha256(noise)
+    assert d.stat("evictions_total") == 1
