@@ -30,6 +30,7 @@ static int set_signals(posix_spawnattr_t *attributes)
     sigemptyset(&none);
     sigemptyset(&defaults);
     sigaddset(&defaults, SIGPIPE);
+    sigaddset(&defaults, SIGXFSZ);
     int rc = posix_spawnattr_setsigmask(attributes, &none);
     if (!rc)
         rc = posix_spawnattr_setsigdefault(attributes, &defaults);

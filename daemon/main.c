@@ -16,6 +16,7 @@ int main(int argc, char **argv)
     struct config config;
     struct stow_error err;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* where files may not grow so far, one request fails */
     int rc = config_parse(&config, argc, argv, &err);
     if (rc) {
         config_fini(&config);

@@ -596,3 +596,15 @@ def test_what_sums_keep_for_later_makes_room(start, folder):
     d.load(folder / "large.h5")
     assert d.digest("large")[0] == sha256(noise)
     assert d.stat("evictions_total") == 1
+
+
+def test_results_larger_than_files_may_be(start, folder):
+    """A limit for files counts for memfds too: who asks for more is refused, and the daemon lives on."""
+    d = start(wrapper=["prlimit", "--fsize=4194304"])
+    with h5py.File(folder / "a.h5", "w") as f:
+        f.create_dataset("d", (100000, 4, 4), "u2", chunks=(1, 4, 4), fillvalue=1)
+    d.load(folder / "a.h5")
+    res = d.cli("sum", "a", *["--annulus", "0,3"] * 8, "--out", folder / "o.npy")
+    assert res.returncode == 1 and "6500000 bytes of results: File too large" in res.stderr, res.stderr
+    assert d.cli("sum", "a", "--annulus", "0,9", "--out", folder / "o.npy").returncode == 0
+    assert (np.load(folder / "o.npy") == 16).all()
