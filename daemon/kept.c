@@ -47,7 +47,8 @@ void kept_fini(struct kept *kept)
     free(kept->sources);
     free(kept->faults);
     free(kept->segments);
-    free(kept->frames);
+    if (!kept->tables)
+        free(kept->frames);
     free(kept->blocks);
     free(kept->tables);
     *kept = (struct kept){.n_frames = 0};
@@ -96,40 +97,44 @@ void kept_place_tables(const struct kept *kept, struct kept_places *places)
 
 /* ---- blocks ---- */
 
-static uint64_t count_blocks(const struct kept *kept, struct kept_block *blocks)
+/* The block that begins with frame *next or behind it, of 0 bytes if there is none. */
+static struct kept_block next_block(const struct kept *kept, uint64_t *next, uint64_t at)
 {
-    uint64_t n = 0, at = kept->payload_at;
-    for (uint64_t i = 0; i < kept->n_frames;) {
-        struct kept_block block = {.first = i, .at = at};
-        for (; i < kept->n_frames; i++) {
-            uint64_t stride = kept_stride(&kept->frames[i]);
-            if (!block.bytes && !stride) { /* a block begins with a frame that has bytes */
-                block.first = i + 1;
-                continue;
-            }
-            if (block.bytes && stride && block.bytes + stride > KEPT_BLOCK_BYTES)
-                break;
-            block.bytes += stride;
-            block.n_frames = (uint32_t)(i + 1 - block.first);
+    struct kept_block block = {.first = *next, .at = at};
+    uint64_t i = *next;
+    for (; i < kept->n_frames; i++) {
+        uint64_t stride = kept_stride(&kept->frames[i]);
+        if (!block.bytes && !stride) { /* a block begins with a frame that has bytes */
+            block.first = i + 1;
+            continue;
         }
-        if (!block.bytes)
+        if (block.bytes && stride && block.bytes + stride > KEPT_BLOCK_BYTES)
             break;
-        at += block.bytes;
-        if (blocks)
-            blocks[n] = block;
-        n++;
+        block.bytes += stride;
     }
-    return n;
+    block.n_frames = (uint32_t)(i - block.first);
+    *next = i;
+    return block;
 }
 
 int kept_find_blocks(struct kept *kept)
 {
-    kept->n_blocks = count_blocks(kept, NULL);
-    kept->blocks = calloc(kept->n_blocks ? kept->n_blocks : 1, sizeof(*kept->blocks));
-    if (!kept->blocks)
-        return STOW_NOMEM;
-    count_blocks(kept, kept->blocks);
-    return 0;
+    uint64_t room = 0, next = 0, at = kept->payload_at;
+    kept->n_blocks = 0;
+    for (;;) {
+        struct kept_block block = next_block(kept, &next, at);
+        if (kept->n_blocks == room) {
+            room = room ? 2 * room : 256;
+            struct kept_block *blocks = realloc(kept->blocks, room * sizeof(*blocks));
+            if (!blocks)
+                return STOW_NOMEM;
+            kept->blocks = blocks;
+        }
+        if (!block.bytes)
+            return 0;
+        kept->blocks[kept->n_blocks++] = block;
+        at += block.bytes;
+    }
 }
 
 /* ---- writing ---- */

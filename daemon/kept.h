@@ -43,10 +43,12 @@ struct kept_segment {
     uint32_t packed_bytes, table_bytes;
 };
 
+/* As it lies in the file: what was read is used in place. */
 struct kept_frame {
     uint32_t bytes;
     uint32_t n_blocks; /* bslz4 */
     uint8_t form, code;
+    uint16_t reserved; /* 0 */
 };
 
 /* Consecutive frames that are read, checked and copied at once. */
@@ -71,7 +73,7 @@ struct kept {
     uint64_t segment_frames;
     struct kept_segment *segments; /* [n_segments] */
     uint64_t n_segments;
-    struct kept_frame *frames; /* [n_frames] */
+    struct kept_frame *frames; /* [n_frames]; in the tables of what was parsed */
     struct kept_block *blocks; /* [n_blocks] */
     uint64_t n_blocks;
     /* what was added up */
@@ -83,7 +85,7 @@ struct kept {
     uint64_t text_bytes, model_bytes;
     uint64_t payload_at, file_bytes;
     uint64_t tables_checksum, stated_blocks; /* in the header */
-    uint8_t *tables;                         /* what was parsed: the models lie in it */
+    uint8_t *tables; /* what was parsed: models, frames and rows of stats lie in it */
     /* Texts, sums, stats and flags are a resident's: _fini leaves them alone. */
     bool lent;
 };
@@ -100,8 +102,12 @@ int kept_head(struct kept *kept, const uint8_t header[KEPT_HEADER_BYTES], uint64
               struct stow_error *err);
 
 /* The tables, from malloc, the struct's from here on, also on failure. STOW_SOURCE, STOW_NOMEM. Models are not
- * looked into: counts_model_unpack does. */
+ * looked into: counts_model_unpack does; stats are not filled: kept_take_stats does. */
 int kept_parse(struct kept *kept, uint8_t *tables, struct stow_error *err);
+
+/* Fill the stats of some frames, from the tables. With has_sums only; ranges side by side on any threads. */
+void kept_take_stats(const struct kept *kept, struct frame_stats *stats, uint64_t first,
+                     uint64_t end);
 
 /* Blocks and sizes, from all the rest. 0 or STOW_NOMEM. */
 int kept_layout(struct kept *kept);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A job is a block or a segment under way: on the pool > on the lane (where the device's memory is not the host's)
- * > done. */
+ * A job is a block, a segment or some frames' statistics under way: on the pool > on the lane (where the device's
+ * memory is not the host's) > done. What there is to do for each frame is done on the pool, but for its form, which the
+ * loop sets at the end: what the loop does while nothing is read is time that nobody else uses. */
 #include "kept_load.h"
 
 #include "bslz4.h"
@@ -18,18 +19,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_JOBS 24u
+#define MAX_JOBS STAGING_SLOTS
+#define STATS_FRAMES 16384u /* whose statistics one job takes */
 #define STEP_BYTES \
     (UINT64_C(1) << 20) /* read, and added to the checksum while it is in the cache */
 
+enum job_kind { JOB_STATS, JOB_SEGMENT, JOB_BLOCK };
 enum buffer { BUFFER_NONE, BUFFER_DIRECT, BUFFER_STAGING, BUFFER_HEAP };
 
 struct job {
     uv_work_t work;
     struct chain chain;
     struct kept_load *load;
-    bool busy, is_segment;
-    uint64_t number; /* of the block or the segment */
+    bool busy;
+    enum job_kind kind;
+    uint64_t number; /* of its kind */
     enum buffer buffer;
     uint8_t *bytes;   /* of the block, or the segment's table */
     uint32_t *tables; /* block tables; behind the bytes where these are direct */
@@ -51,8 +55,8 @@ struct kept_load {
     bool has_room, direct;
     struct job jobs[MAX_JOBS];
     unsigned n_busy;
-    uint64_t next_segment, next_block;
-    uint64_t *block_dev;         /* [n_blocks] */
+    uint64_t next_stats, next_segment, next_block, n_stats;
+    uint64_t *segment_dev;       /* [n_segments] known before any block begins */
     uint64_t *block_table_bytes; /* [n_blocks] */
     uint64_t left_bytes;         /* that are given no room yet */
     uint64_t bytes_done, frames_done;
@@ -99,11 +103,10 @@ static void job_end(struct job *job)
 static void job_done(struct job *job)
 {
     struct kept_load *load = job->load;
-    if (job->is_segment) {
+    if (job->kind == JOB_SEGMENT) {
         load->resident->segments[job->number].table = job->dev;
-    } else {
+    } else if (job->kind == JOB_BLOCK) {
         const struct kept_block *block = &load->kept.blocks[job->number];
-        load->block_dev[job->number] = job->dev;
         load->bytes_done += block->bytes;
         load->frames_done += block->n_frames;
         metrics.loaded_bytes_total += block->bytes;
@@ -198,18 +201,50 @@ static void make_segment(struct job *job)
     counts_model_fini(&model);
 }
 
+/* Where the block's frames lie. They stay pending: the loop, which may look at their forms now, sets those. */
+static void place_frames(const struct job *job)
+{
+    const struct kept_load *load = job->load;
+    const struct kept_block *block = &load->kept.blocks[job->number];
+    uint64_t at = job->dev, table = at + block->bytes;
+    for (uint64_t id = block->first; id < block->first + block->n_frames; id++) {
+        const struct kept_frame *from = &load->kept.frames[id];
+        struct frame *frame = &load->resident->frames[id];
+        if (!from->bytes)
+            continue;
+        frame->addr = at;
+        frame->bytes = from->bytes;
+        if (from->form == STOW_FORM_COUNTS)
+            frame->blocks = load->segment_dev[id / load->kept.segment_frames];
+        if (from->form == STOW_FORM_BSLZ4)
+            frame->blocks = table;
+        at += kept_stride(from);
+        table += table_bytes(from);
+    }
+}
+
+static void make_stats(const struct job *job)
+{
+    const struct kept *kept = &job->load->kept;
+    uint64_t first = job->number * STATS_FRAMES, left = kept->n_frames - first;
+    kept_take_stats(kept, job->load->resident->sums.stats, first,
+                    first + (left < STATS_FRAMES ? left : STATS_FRAMES));
+}
+
 static void run_on_pool(uv_work_t *work)
 {
     struct job *job = work->data;
     if (atomic_load(&job->load->stop))
         return;
-    if (job->is_segment) {
-        make_segment(job);
-        return;
+    switch (job->kind) {
+    case JOB_STATS: make_stats(job); return;
+    case JOB_SEGMENT: make_segment(job); return;
+    case JOB_BLOCK: read_block(job); break;
     }
-    read_block(job);
     if (!job->err.code && job->table_bytes && !atomic_load(&job->load->stop))
         index_block(job);
+    if (!job->err.code && !atomic_load(&job->load->stop))
+        place_frames(job);
 }
 
 static void on_run(uv_work_t *work, int status)
@@ -224,12 +259,12 @@ static void on_run(uv_work_t *work, int status)
         pump(load);
         return;
     }
-    if (job->buffer == BUFFER_DIRECT) {
+    if (job->buffer == BUFFER_DIRECT || job->kind == JOB_STATS) {
         job_done(job);
         return;
     }
-    uint64_t bytes = job->is_segment ? load->kept.segments[job->number].table_bytes
-                                     : load->kept.blocks[job->number].bytes;
+    uint64_t bytes = job->kind == JOB_SEGMENT ? load->kept.segments[job->number].table_bytes
+                                              : load->kept.blocks[job->number].bytes;
     job->chain = (struct chain){.place = load->place,
                                 .lane = load->place->loading,
                                 .shape = &load->kept.shape,
@@ -261,7 +296,7 @@ static bool take_buffer(struct job *job, uint64_t bytes)
         job->tables = malloc(job->table_bytes);
         job->owns_tables = true;
     }
-    if (!job->is_segment && bytes <= load->place->staging.slot_bytes) {
+    if (job->kind == JOB_BLOCK && bytes <= load->place->staging.slot_bytes) {
         job->buffer = BUFFER_STAGING; /* there is a free one: pump looked */
         job->bytes = staging_take(&load->place->staging, &load->staging);
     } else {
@@ -271,14 +306,26 @@ static bool take_buffer(struct job *job, uint64_t bytes)
     return job->bytes && (job->tables || !job->table_bytes);
 }
 
+static struct job *new_job(struct kept_load *load, enum job_kind kind, uint64_t number)
+{
+    struct job *job = load->jobs;
+    while (job->busy)
+        job++;
+    *job = (struct job){.load = load, .busy = true, .kind = kind, .number = number};
+    job->work.data = job;
+    load->n_busy++;
+    return job;
+}
+
 /* Begin with a segment or a block. False when it cannot begin now. */
-static bool begin(struct kept_load *load, bool is_segment, uint64_t number)
+static bool begin(struct kept_load *load, enum job_kind kind, uint64_t number)
 {
     struct kept *kept = &load->kept;
-    uint64_t bytes = is_segment ? kept->segments[number].table_bytes : kept->blocks[number].bytes;
-    uint64_t tables = is_segment ? 0 : load->block_table_bytes[number], dev;
+    bool is_block = kind == JOB_BLOCK;
+    uint64_t bytes = is_block ? kept->blocks[number].bytes : kept->segments[number].table_bytes;
+    uint64_t tables = is_block ? load->block_table_bytes[number] : 0, dev;
     struct stow_error err;
-    if (!load->direct && !is_segment && bytes <= load->place->staging.slot_bytes) {
+    if (!load->direct && is_block && bytes <= load->place->staging.slot_bytes) {
         uint8_t *slot = staging_take(&load->place->staging, &load->staging);
         if (!slot)
             return false;
@@ -290,16 +337,11 @@ static bool begin(struct kept_load *load, bool is_segment, uint64_t number)
         return false;
     }
     load->left_bytes -= (bytes + tables + 15) / 16 * 16;
-    struct job *job = load->jobs;
-    while (job->busy)
-        job++;
-    *job = (struct job){.load = load,
-                        .busy = true,
-                        .is_segment = is_segment,
-                        .number = number,
-                        .table_bytes = tables,
-                        .dev = dev};
-    load->n_busy++;
+    struct job *job = new_job(load, kind, number);
+    job->table_bytes = tables;
+    job->dev = dev;
+    if (!is_block)
+        load->segment_dev[number] = dev;
     if (!take_buffer(job, bytes)) {
         if (!job->bytes)
             job->buffer = BUFFER_NONE;
@@ -307,12 +349,12 @@ static bool begin(struct kept_load *load, bool is_segment, uint64_t number)
         job_end(job);
         return false;
     }
-    job->work.data = job;
     uv_queue_work(load->loop, &job->work, run_on_pool, on_run);
     return true;
 }
 
-/* The next thing to be done. False: nothing is left, or it cannot begin now. */
+/* The next thing to be done. False: nothing is left, or it cannot begin now. Segments, the few large tasks, are first,
+ * so that the pool ends evenly. */
 static bool begin_next(struct kept_load *load)
 {
     struct kept *kept = &load->kept;
@@ -320,45 +362,37 @@ static bool begin_next(struct kept_load *load)
            !kept->segments[load->next_segment].packed_bytes)
         load->next_segment++;
     if (load->next_segment < kept->n_segments) {
-        if (!begin(load, true, load->next_segment))
+        if (!begin(load, JOB_SEGMENT, load->next_segment))
             return false;
         load->next_segment++;
         return true;
     }
-    if (load->next_block == kept->n_blocks || !begin(load, false, load->next_block))
+    if (load->next_block == kept->n_blocks || !begin(load, JOB_BLOCK, load->next_block))
         return false;
     load->next_block++;
     return true;
 }
 
-static void on_turn_closed(uv_handle_t *handle)
+/* Statistics need no room on the device: they are taken while the first piece of it is on its way. */
+static bool begin_stats(struct kept_load *load)
 {
-    free(handle->data);
+    if (load->next_stats == load->n_stats)
+        return false;
+    struct job *job = new_job(load, JOB_STATS, load->next_stats++);
+    uv_queue_work(load->loop, &job->work, run_on_pool, on_run);
+    return true;
 }
 
-/* Frames have their addresses: from here on they are served. */
+/* Frames have their addresses (place_frames): from here on they are served. */
 static void settle_frames(struct kept_load *load)
 {
     struct resident *resident = load->resident;
     const struct kept *kept = &load->kept;
-    for (uint64_t b = 0; b < kept->n_blocks; b++) {
-        const struct kept_block *block = &kept->blocks[b];
-        uint64_t at = load->block_dev[b], table = at + block->bytes;
-        for (uint64_t id = block->first; id < block->first + block->n_frames; id++) {
-            const struct kept_frame *from = &kept->frames[id];
-            if (!from->bytes)
-                continue;
-            struct frame *frame = &resident->frames[id];
-            *frame = (struct frame){.addr = at, .bytes = from->bytes, .form = from->form};
-            if (from->form == STOW_FORM_COUNTS)
-                frame->blocks = resident->segments[id / resident->segment_frames].table;
-            if (from->form == STOW_FORM_BSLZ4)
-                frame->blocks = table;
-            at += kept_stride(from);
-            table += table_bytes(from);
-            resident->payload_bytes += from->bytes;
-            resident->table_bytes += kept_stride(from) - from->bytes + table_bytes(from);
-        }
+    for (uint64_t id = 0; id < kept->n_frames; id++) {
+        const struct kept_frame *from = &kept->frames[id];
+        resident->frames[id].form = from->form;
+        resident->payload_bytes += from->bytes;
+        resident->table_bytes += kept_stride(from) - from->bytes + table_bytes(from);
     }
     for (size_t i = 0; i < resident->n_segments; i++)
         resident->table_bytes += resident->segments[i].table_bytes;
@@ -373,9 +407,21 @@ static void let_go(struct kept_load *load)
     staging_forget(&load->place->staging, &load->staging);
     if (load->has_room)
         room_fini(&load->room);
+    load->has_room = false;
+}
+
+static void load_free(struct kept_load *load)
+{
     kept_fini(&load->kept);
-    free(load->block_dev);
+    free(load->segment_dev);
     free(load->block_table_bytes);
+    free(load);
+}
+
+/* The tables take a moment to free: whoever waits for the load is told before. */
+static void on_turn_closed(uv_handle_t *handle)
+{
+    load_free(handle->data);
 }
 
 static void finish(struct kept_load *load)
@@ -399,10 +445,11 @@ static void pump(struct kept_load *load)
     struct kept *kept = &load->kept;
     if (uv_is_closing((uv_handle_t *)&load->turn))
         return;
-    while (!load->err.code && load->n_busy < MAX_JOBS && begin_next(load))
+    while (!load->err.code && load->n_busy < MAX_JOBS && (begin_next(load) || begin_stats(load)))
         ;
     bool more = !load->err.code &&
-                (load->next_segment < kept->n_segments || load->next_block < kept->n_blocks);
+                (load->next_stats < load->n_stats || load->next_segment < kept->n_segments ||
+                 load->next_block < kept->n_blocks);
     if (!more && !load->n_busy && !load->room.asking)
         finish(load);
 }
@@ -447,9 +494,9 @@ static int reserve_room(struct kept_load *load, struct stow_error *err)
 {
     const struct kept *kept = &load->kept;
     uint64_t bytes = 0, largest = 0;
-    load->block_dev = calloc(kept->n_blocks + 1, sizeof(*load->block_dev));
+    load->segment_dev = calloc(kept->n_segments + 1, sizeof(*load->segment_dev));
     load->block_table_bytes = calloc(kept->n_blocks + 1, sizeof(*load->block_table_bytes));
-    if (!load->block_dev || !load->block_table_bytes)
+    if (!load->segment_dev || !load->block_table_bytes)
         return error_set(err, STOW_NOMEM, "no memory to load a .stow file");
     for (uint64_t i = 0; i < kept->n_blocks; i++) {
         const struct kept_block *block = &kept->blocks[i];
@@ -499,10 +546,12 @@ int kept_load_start(struct kept_load **load_out, uv_loop_t *loop, struct residen
     load->callbacks = *callbacks;
     load->direct = !load->place->staging.slot_bytes; /* device memory is the host's */
     load->staging.ready = on_staging;
+    if (load->kept.has_sums)
+        load->n_stats = (load->kept.n_frames + STATS_FRAMES - 1) / STATS_FRAMES;
     int rc = prepare(load, err);
     if (rc) {
         let_go(load);
-        free(load);
+        load_free(load);
         return rc;
     }
     resident_ref(resident);

@@ -268,15 +268,13 @@ static int take_segments(struct kept *kept, const uint8_t *row, const uint8_t *m
     return left ? refuse(err, "its segments") : 0;
 }
 
-static bool frame_is_possible(const struct kept *kept, uint64_t id)
+static bool frame_is_possible(const struct kept *kept, const struct kept_frame *frame,
+                              bool has_model)
 {
-    const struct kept_frame *frame = &kept->frames[id];
-    const struct kept_segment *segment =
-        kept->segment_frames ? &kept->segments[id / kept->segment_frames] : NULL;
     switch (frame->form) {
     case STOW_FORM_COUNTS:
         return frame->bytes && frame->bytes % 16 == 0 && !frame->n_blocks && !frame->code &&
-               segment && segment->packed_bytes && shape_is_counts(&kept->shape);
+               has_model;
     case STOW_FORM_BSLZ4:
         return frame->bytes >= BSLZ4_HEADER_BYTES && !frame->code &&
                frame->n_blocks <= bslz4_max_blocks(frame->bytes);
@@ -289,17 +287,29 @@ static bool frame_is_possible(const struct kept *kept, uint64_t id)
     }
 }
 
-static int take_frames(struct kept *kept, const uint8_t *row, struct stow_error *err)
+static bool frames_are_possible(const struct kept *kept)
 {
-    kept->frames = malloc(kept->n_frames * sizeof(*kept->frames));
-    if (!kept->frames)
-        return error_set(err, STOW_NOMEM, "no memory for its tables");
-    for (uint64_t i = 0; i < kept->n_frames; i++, row += KEPT_FRAME_ROW) {
-        kept->frames[i] = (struct kept_frame){
-            .bytes = get32(row), .n_blocks = get32(row + 4), .form = row[8], .code = row[9]};
-        if (!frame_is_possible(kept, i) || row[10] || row[11])
-            return refuse(err, "its frames");
+    uint64_t segment = 0, n = kept->n_frames;
+    for (uint64_t first = 0, end; first < n; first = end, segment++) {
+        bool has_model = kept->segment_frames && kept->segments[segment].packed_bytes &&
+                         shape_is_counts(&kept->shape);
+        uint64_t step = kept->segment_frames ? kept->segment_frames : n;
+        end = step < n - first ? first + step : n;
+        for (uint64_t i = first; i < end; i++) {
+            const struct kept_frame *frame = &kept->frames[i];
+            if (!frame_is_possible(kept, frame, has_model) || frame->reserved)
+                return false;
+        }
     }
+    return true;
+}
+
+static int take_frames(struct kept *kept, uint8_t *rows, struct stow_error *err)
+{
+    _Static_assert(sizeof(struct kept_frame) == KEPT_FRAME_ROW, "rows are used in place");
+    kept->frames = (struct kept_frame *)(void *)rows;
+    if (!frames_are_possible(kept))
+        return refuse(err, "its frames");
     for (uint64_t f = 0; f < kept->n_faults; f++) {
         for (uint64_t i = 0; i < kept->faults[f].count; i++) {
             if (kept->frames[kept->faults[f].first + i].form != STOW_FORM_BAD)
@@ -333,26 +343,8 @@ static void take_flags(struct kept *kept, const uint8_t *bits)
     }
 }
 
-static void take_stats(struct kept *kept, const uint8_t *row)
-{
-    const uint64_t bytes = kept_moments(kept);
-    for (uint64_t i = 0; i < kept->n_frames; i++) {
-        struct frame_stats *s = &kept->stats[i];
-        s->all_total = get64(row);
-        s->all_moment_y = get64(row + 8);
-        s->all_moment_x = get64(row + 16);
-        s->all_max = bytes == 32 ? get64(row + 24) : get32(row + 24);
-        row += kept->has_flags ? bytes : 0;
-        s->total = get64(row);
-        s->moment_y = get64(row + 8);
-        s->moment_x = get64(row + 16);
-        s->max = bytes == 32 ? get64(row + 24) : get32(row + 24);
-        row += bytes;
-    }
-}
-
-static const uint8_t *table(const struct kept *kept, const struct kept_places *places,
-                            enum kept_table which)
+static uint8_t *table(const struct kept *kept, const struct kept_places *places,
+                      enum kept_table which)
 {
     return kept->tables + (places->at[which] - KEPT_HEADER_BYTES);
 }
@@ -369,11 +361,31 @@ static int take_sums(struct kept *kept, const struct kept_places *places, struct
         return error_set(err, STOW_NOMEM, "no memory for its tables");
     if (kept->has_flags)
         take_flags(kept, table(kept, places, KEPT_FLAGS));
-    if (kept->has_sums) {
+    if (kept->has_sums)
         memcpy(kept->sums, table(kept, places, KEPT_SUMS), places->bytes[KEPT_SUMS]);
-        take_stats(kept, table(kept, places, KEPT_STATS));
-    }
     return 0;
+}
+
+void kept_take_stats(const struct kept *kept, struct frame_stats *stats, uint64_t first,
+                     uint64_t end)
+{
+    struct kept_places places;
+    kept_place_tables(kept, &places);
+    const uint64_t bytes = kept_moments(kept), row_bytes = (kept->has_flags ? 2 : 1) * bytes;
+    const uint8_t *row = table(kept, &places, KEPT_STATS) + first * row_bytes;
+    for (uint64_t i = first; i < end; i++) {
+        struct frame_stats *s = &stats[i];
+        s->all_total = get64(row);
+        s->all_moment_y = get64(row + 8);
+        s->all_moment_x = get64(row + 16);
+        s->all_max = bytes == 32 ? get64(row + 24) : get32(row + 24);
+        row += kept->has_flags ? bytes : 0;
+        s->total = get64(row);
+        s->moment_y = get64(row + 8);
+        s->moment_x = get64(row + 16);
+        s->max = bytes == 32 ? get64(row + 24) : get32(row + 24);
+        row += bytes;
+    }
 }
 
 int kept_parse(struct kept *kept, uint8_t *tables, struct stow_error *err)

@@ -150,6 +150,37 @@ def test_many_frames_and_several_blocks(daemon, folder, simulated):
         daemon.cli("unload", name)
 
 
+def test_long_tables(daemon, folder, simulated):
+    """Tables of many MB, which are read side by side: all of it comes back, and damage in any part of them is seen."""
+    master, truth = simulated("--scan", "256x320", "--detector", "16x16")
+    daemon.load(master, "--name", "long")
+    path = save(daemon, "long", folder / "long.stow", "--force")
+    info = daemon.load(path, "--name", "back")
+    assert daemon.digest("back") == truth and facts(info) == facts(daemon.json("info", "long"))
+    for what in ("mean", "com"):
+        for name in ("long", "back"):
+            res = daemon.cli(what, name, "--out", folder / f"{what}-{name}.npy")
+            assert res.returncode == 0, res.stderr
+        assert np.array_equal(*(np.load(folder / f"{what}-{name}.npy") for name in ("long", "back")), equal_nan=True)
+    assert save(daemon, "back", folder / "again.stow", "--force").read_bytes() == path.read_bytes()
+    for name in ("long", "back"):
+        daemon.cli("unload", name)
+    data = bytearray(path.read_bytes())
+    data[256] ^= 1
+    path.write_bytes(data)
+    tables = int(re.search(r"bytes 256 to (\d+)", refused(daemon, path, "its tables (bytes 256 to "))[1])
+    assert tables > 2 << 20
+    data[256] ^= 1
+    for at in (*range(1 << 20, tables, (1 << 20) - 1), tables // 2 - 1, tables // 2, tables - 4096):
+        data[at] ^= 16
+        path.write_bytes(data)
+        refused(daemon, path, "its tables (bytes 256 to ")
+        data[at] ^= 16
+    data[-3] ^= 1
+    path.write_bytes(data)
+    refused(daemon, path, "long.stow: block ")
+
+
 def test_sums_come_back(daemon, kept, folder):
     stow = kept[3]
     daemon.load(stow, "--name", "back")
