@@ -48,7 +48,7 @@ static int *cached(struct resident *resident, const struct image_ask *ask, uint6
 {
     if (ask->kind == IMAGE_SUM || ask->ids || n != resident->n_frames)
         return NULL;
-    return &resident->answers[ask->kind == IMAGE_COM][ask->flagged];
+    return &resident->answers[ask->kind == IMAGE_COM][ask->flagged && resident->sums.flags];
 }
 
 /* A thread of the pool. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "loads.h"
 
+#include "answers.h"
 #include "bind.h"
 #include "kept_load.h"
 #include "kept_open.h"
@@ -281,6 +282,7 @@ static void on_loaded(void *data, int status, const struct stow_error *err)
     if (!err->code) {
         resident_time(load->resident, "load", (double)(uv_hrtime() - load->indexed_ns) * 1e-6);
         resident_time(load->resident, "total", (double)(uv_hrtime() - load->begun_ns) * 1e-6);
+        answers_start(load->loads->loop, load->resident);
     }
     load_end(load, err);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "server.h"
 
+#include "answers.h"
 #include "commands.h"
 #include "kept_open.h"
 #include "kept_save.h"
@@ -315,7 +316,7 @@ static bool run_out(struct server *server)
     store_clear(&server->store);
     while (!server->lost &&
            (!store_is_idle(&server->store) || server->loads.first || source_count() ||
-            kept_open_count() || kept_save_count() || verify_count())) {
+            kept_open_count() || answers_count() || kept_save_count() || verify_count())) {
         if (uv_hrtime() > end_ns)
             return false;
         uv_run(&server->loop, UV_RUN_ONCE); /* the timer of the drain turns it */

@@ -89,11 +89,24 @@ static void free_segments(struct resident *resident)
     resident->n_segments = 0;
 }
 
-static void free_sums(struct resident *resident)
+void table_reader_fini(struct table_reader *reader)
 {
-    free(resident->sums.pixels);
-    free(resident->sums.stats);
-    free(resident->sums.flags);
+    free(reader->frames);
+    free(reader->sums.pixels);
+    free(reader->sums.stats);
+    free(reader->sums.flags);
+    *reader = (struct table_reader){.resident = NULL};
+}
+
+static void free_tables(struct resident *resident)
+{
+    struct table_reader tables = {.frames = resident->frames, .sums = resident->sums};
+    if (resident->reader)
+        *resident->reader = tables;
+    else
+        table_reader_fini(&tables);
+    resident->reader = NULL;
+    resident->frames = NULL;
     resident->sums = (struct kept_sums){.pixels = NULL};
 }
 
@@ -112,10 +125,8 @@ static void drop_contents(struct resident *resident)
 {
     free_pieces(resident);
     free_segments(resident);
-    free_sums(resident);
+    free_tables(resident);
     close_answers(resident);
-    free(resident->frames);
-    resident->frames = NULL;
     place_uncharge(resident->place, resident->frames_charged);
     resident->frames_charged = 0;
     for (size_t i = 0; i < resident->n_faults; i++)

@@ -92,6 +92,13 @@ struct piece {
     uint64_t charged;
 };
 
+/* A thread of the pool that reads frame table and sums. When the resident's contents go these become the reader's. */
+struct table_reader {
+    struct resident *resident; /* NULL: they have gone */
+    struct frame *frames;
+    struct kept_sums sums;
+};
+
 /* Who wants to know that more frames can be served, or that none will come. */
 struct watch {
     struct watch *next;
@@ -132,9 +139,10 @@ struct resident {
     struct kept_sums sums;
     int answers
         [2]
-        [2]; /* sealed memfds: mean, centre of mass of all frames; flagged pixels too. 0: not asked for yet */
-    uint64_t frames_charged; /* of the place's budget, for that table */
-    struct fault *faults;    /* [n_faults] in no order */
+        [2]; /* sealed memfds: mean, centre of mass of all frames; flagged pixels too. 0: not made yet */
+    struct table_reader *reader; /* NULL: there is none */
+    uint64_t frames_charged;     /* of the place's budget, for tables in host memory, and answers */
+    struct fault *faults;        /* [n_faults] in no order */
     size_t n_faults, faults_room;
     struct piece *pieces;
     uint64_t payload_bytes, table_bytes, source_bytes;
@@ -187,6 +195,9 @@ bool store_is_idle(const struct store *store);
 struct resident *resident_new(struct store *store, struct place *place, uid_t owner);
 void resident_ref(struct resident *resident);
 void resident_unref(struct resident *resident);
+
+/* Free what has become the reader's. */
+void table_reader_fini(struct table_reader *reader);
 
 /* Mark frames as bad, and remember why. Text is copied; without memory for it the code alone remains. */
 void resident_fault(struct resident *resident, uint64_t first, uint64_t count, int code,

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kept_test: .stow files in this process: what is written is read again, on a device with and without threads; what is
- * damaged, has no room, or is cancelled at any time leaves nothing. Forms here are raw, bslz4, fill and bad; counts are
+ * damaged, has no room, or is cancelled at any time leaves nothing; and the answers that are made after a load. Forms here are raw, bslz4, fill and bad; counts are
  * in tests/test_kept.py. */
 #include "rig.h"
 
+#include "answers.h"
 #include "kept_fields.h"
 #include "kept_load.h"
 #include "kept_open.h"
@@ -384,6 +385,94 @@ static void cancelled(struct rig *rig)
     resident_unref(made);
 }
 
+/* ---- answers made beforehand ---- */
+
+static void give_sums(struct resident *resident)
+{
+    uint64_t n = resident->shape.n_elems;
+    resident->sums = (struct kept_sums){.pixels = malloc(n * sizeof(uint64_t)),
+                                        .stats = calloc(N_FRAMES, sizeof(struct frame_stats)),
+                                        .flags = calloc(n, 1),
+                                        .n_flagged = 1};
+    for (uint64_t i = 0; i < n; i++)
+        resident->sums.pixels[i] = 3 * i + 1;
+    for (uint64_t i = 0; i < N_FRAMES; i++)
+        resident->sums.stats[i] =
+            (struct frame_stats){.total = i, .moment_y = 7 * i, .moment_x = i * i, .max = 1};
+    resident->sums.flags[5] = 1;
+}
+
+static void check_answers(const struct resident *resident)
+{
+    uint64_t n = resident->shape.n_elems, wrong = 0;
+    CHECK(resident->answers[0][0] && resident->answers[1][0] && !resident->answers[0][1]);
+    const uint64_t *mean = mmap(NULL, n * 8, PROT_READ, MAP_SHARED, resident->answers[0][0], 0);
+    const double *com =
+        mmap(NULL, N_FRAMES * 24ul, PROT_READ, MAP_SHARED, resident->answers[1][0], 0);
+    CHECK(mean != MAP_FAILED && com != MAP_FAILED);
+    for (uint64_t i = 0; i < n; i++)
+        wrong += mean[i] != (i == 5 ? 0 : 3 * i + 1);
+    const uint64_t *totals = (const uint64_t *)(com + 2 * N_FRAMES);
+    for (uint64_t i = 0; i < N_FRAMES; i++) {
+        bool none = rig_form(i) == STOW_FORM_BAD || i == 0;
+        wrong += totals[i] != (none ? 0 : i);
+        wrong += none ? com[2 * i] == com[2 * i] : com[2 * i] != 7;
+        wrong += none ? com[2 * i + 1] == com[2 * i + 1] : com[2 * i + 1] != (double)i;
+    }
+    CHECK_INT(wrong, 0);
+    CHECK(mmap(NULL, 8, PROT_WRITE, MAP_SHARED, resident->answers[0][0], 0) == MAP_FAILED);
+    munmap((void *)(uintptr_t)mean, n * 8);
+    munmap((void *)(uintptr_t)com, N_FRAMES * 24ul);
+}
+
+static void run_answers(struct rig *rig)
+{
+    for (int i = 0; i < 20000 && answers_count(); i++) {
+        uv_run(&rig->loop, UV_RUN_NOWAIT);
+        usleep(100);
+    }
+    CHECK_INT(answers_count(), 0);
+}
+
+static void answers(struct rig *rig)
+{
+    uint64_t before = rig->place.used_bytes;
+    struct resident *made = make(rig);
+    uint64_t used = rig->place.used_bytes, size = made->shape.n_elems * 8 + N_FRAMES * 24;
+    give_sums(made);
+    uint64_t max_bytes = rig->place.max_bytes;
+    rig->place.max_bytes = used + size - 1; /* no room: nothing is made, nothing goes */
+    answers_start(&rig->loop, made);
+    CHECK(!answers_count() && rig->place.used_bytes == used && !made->reader);
+    rig->place.max_bytes = max_bytes;
+    answers_start(&rig->loop, made);
+    CHECK_INT(answers_count(), 1);
+    CHECK_INT(rig->place.used_bytes, used + size);
+    answers_start(&rig->loop, made); /* one at a time */
+    CHECK_INT(answers_count(), 1);
+    run_answers(rig);
+    check_answers(made);
+    CHECK(!made->reader);
+    resident_unref(made);
+    CHECK_INT(rig->place.used_bytes, before);
+}
+
+/* It goes while they are made, however far they are. */
+static void answers_of_nobody(struct rig *rig)
+{
+    uint64_t before = rig->place.used_bytes;
+    for (unsigned wait_us = 0; wait_us < 300; wait_us += 30) {
+        struct resident *made = make(rig);
+        give_sums(made);
+        answers_start(&rig->loop, made);
+        CHECK_INT(answers_count(), 1);
+        usleep(wait_us);
+        resident_unref(made);
+        CHECK_INT(rig->place.used_bytes, before);
+        run_answers(rig);
+    }
+}
+
 int main(void)
 {
     static const struct {
@@ -395,7 +484,9 @@ int main(void)
                  {"forged", forged},
                  {"without room", without_room},
                  {"refused saves", refused_saves},
-                 {"cancelled", cancelled}};
+                 {"cancelled", cancelled},
+                 {"answers", answers},
+                 {"answers of nobody", answers_of_nobody}};
     /* With staging all is copied to and from the device, as on a GPU; with little of it, some by the heap. */
     static const struct {
         unsigned threads;

@@ -350,6 +350,44 @@ def test_dark_frames_have_no_center(keep):
     assert np.isnan(got[2]).all() and np.isfinite(got[[0, 1, 3, 4]]).all()
 
 
+def test_answers_are_there_after_a_load(start, folder):
+    """Mean and com of all frames are made at the end of a load, from HDF5 and from .stow; asking works nothing out."""
+    other = start("--device", "host", "--max-bytes", "256M", "--log-level", "debug")
+    frames = make_h5.counts(300, 24, 20, "u2", seed=8)
+    path = make_h5.plain(folder / "first.h5", frames)
+    other.load(path, "--name", "first")
+    assert other.cli("save", "first", folder / "second.stow", "--force").returncode == 0
+    other.load(folder / "second.stow", "--name", "second")
+    wait_for(lambda: other.log().count("are made") == 2, 20, "answers are made")
+    for name in ("first", "second"):
+        for flagged in ([], ["--flagged"]):  # no file flags pixels here: the same answers
+            s = folder / "out.npy"
+            assert other.cli("mean", name, "--sum", *flagged, "--out", s).returncode == 0
+            exactly(np.load(s), frames.sum(0, dtype="u8"))
+            assert other.cli("com", name, *flagged, "--out", s).returncode == 0
+            np.testing.assert_allclose(np.load(s), centers(frames), rtol=1e-13)
+    assert "com over" not in other.log() and "mean over" not in other.log()
+    assert other.cli("com", "first", "--frames", "0-2", "--out", s).returncode == 0
+    assert "com over 3 frames" in other.log()
+
+
+def test_answers_are_in_nobodys_way(start, folder):
+    """Loads that need each other's room right after one another, and names that go at once."""
+    frames = make_h5.counts(1500, 32, 32, "u4", seed=9)
+    paths = [make_h5.plain(folder / f"{i}.h5", frames + np.uint32(i)) for i in range(2)]
+    other = start("--device", "host", "--max-bytes", "9M")
+    for turn in range(12):
+        for i, path in enumerate(paths):
+            res = other.cli("load", path, "--name", f"n{i}", "--form", "raw", "--replace")
+            assert res.returncode == 0, res.stderr + other.obituary()
+            if turn % 3 == 2:
+                other.cli("unload", f"n{i}")
+    other.load(paths[0], "--name", "last", "--form", "raw")
+    out = folder / "out.npy"
+    assert other.cli("com", "last", "--out", out).returncode == 0
+    np.testing.assert_allclose(np.load(out), centers(frames), rtol=1e-13)
+
+
 # ---- what is refused ----
 
 def test_overflow_is_refused(keep):
