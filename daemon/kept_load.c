@@ -61,6 +61,8 @@ struct kept_load {
     uint64_t left_bytes;         /* that are given no room yet */
     uint64_t bytes_done, frames_done;
     uv_timer_t turn; /* the first, and after a cancel: a pump that nobody's call waits for */
+    uv_work_t last;  /* frees what is left */
+    struct store *store;
     struct staging_waiter staging;
     atomic_bool stop;
     struct stow_error err; /* code not 0: it fails, once what is under way is done */
@@ -418,10 +420,25 @@ static void load_free(struct kept_load *load)
     free(load);
 }
 
-/* The tables take a moment to free: whoever waits for the load is told before. */
+static void free_on_pool(uv_work_t *work)
+{
+    kept_fini(&((struct kept_load *)work->data)->kept);
+}
+
+static void on_freed(uv_work_t *work, int status)
+{
+    struct kept_load *load = work->data;
+    (void)status;
+    load->store->n_freeing--;
+    load_free(load);
+}
+
+/* Tables of many frames take milliseconds to free, which neither the loop nor who waits for the load has to spare. */
 static void on_turn_closed(uv_handle_t *handle)
 {
-    load_free(handle->data);
+    struct kept_load *load = handle->data;
+    load->last.data = load;
+    uv_queue_work(load->loop, &load->last, free_on_pool, on_freed);
 }
 
 static void finish(struct kept_load *load)
@@ -434,6 +451,7 @@ static void finish(struct kept_load *load)
         resident->failure = err;
     struct loader_callbacks callbacks = load->callbacks;
     let_go(load);
+    load->store->n_freeing++;
     uv_close((uv_handle_t *)&load->turn, on_turn_closed);
     resident_changed(resident);
     callbacks.on_done(callbacks.data, err.code, &err);
@@ -538,6 +556,7 @@ int kept_load_start(struct kept_load **load_out, uv_loop_t *loop, struct residen
     }
     load->loop = loop;
     load->resident = resident;
+    load->store = resident->store;
     load->place = resident->place;
     load->kept = *kept;
     *kept = (struct kept){.n_frames = 0};
