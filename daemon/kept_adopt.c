@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kept_adopt.h"
 
+#include "large.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,13 +34,13 @@ static int describe_segments(struct resident *resident, const struct kept *kept)
 
 static int describe_frames(struct resident *resident, const struct kept *kept)
 {
-    resident->frames = calloc(kept->n_frames, sizeof(*resident->frames));
+    resident->frames = large_alloc(kept->n_frames * sizeof(*resident->frames));
     if (!resident->frames)
         return STOW_NOMEM;
     for (uint64_t i = 0; i < kept->n_frames; i++) {
         const struct kept_frame *from = &kept->frames[i];
-        resident->frames[i].form = from->bytes ? FRAME_PENDING : from->form;
-        resident->frames[i].code = from->code;
+        resident->frames[i] =
+            (struct frame){.form = from->bytes ? FRAME_PENDING : from->form, .code = from->code};
         resident->n_loaded += from->bytes == 0;
     }
     for (uint64_t i = 0; i < kept->n_faults; i++) {

@@ -4,6 +4,8 @@
  * long for those as all threads for a hundred times the payload > their check > done. */
 #include "kept_open.h"
 
+#include "large.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +90,7 @@ static void parse_on_pool(uv_work_t *work)
 static int begin_tables(struct kept_open *open)
 {
     uint64_t bytes = table_bytes(open), n = bytes / PART_BYTES;
-    open->tables = malloc(bytes);
+    open->tables = large_alloc(bytes);
     if (!open->tables)
         return error_set(&open->err, STOW_NOMEM, "no memory for the tables of %s (%llu bytes)",
                          open->path, (unsigned long long)bytes);

@@ -2,6 +2,7 @@
 #include "kept_fields.h"
 
 #include "bslz4.h"
+#include "large.h"
 #include "reader_msg.h"
 
 #include <stdlib.h>
@@ -355,7 +356,7 @@ static int take_sums(struct kept *kept, const struct kept_places *places, struct
         kept->flags = malloc(kept->shape.n_elems);
     if (kept->has_sums) {
         kept->sums = malloc(kept->shape.n_elems * sizeof(*kept->sums));
-        kept->stats = malloc(kept->n_frames * sizeof(*kept->stats));
+        kept->stats = large_alloc(kept->n_frames * sizeof(*kept->stats));
     }
     if ((kept->has_flags && !kept->flags) || (kept->has_sums && (!kept->sums || !kept->stats)))
         return error_set(err, STOW_NOMEM, "no memory for its tables");
