@@ -5,8 +5,11 @@
  * table of frames and framestowd checks before it believes them (source.c).
  *
  * A dataset is a grid of chunks, its last two dimensions are a frame, those before count frames in C order. Boxes say which
- * pixels of the acquisition come from which pixels of a dataset; where two overlap, the later one counts. What no box covers, and
- * what lies in a chunk that was never written, is the fill value. */
+ * pixels of the acquisition come from which pixels of a dataset; where two overlap, the later one counts. What no box covers is
+ * the index's fill value; what lies in a chunk that was never written, its dataset's.
+ *
+ * The table of frames (source.h) comes first: a frame with a fault there is not put together, and one of 0 bytes is the index's fill
+ * value all over. There are no datasets without frames, and no boxes without pixels. */
 #ifndef STOW_ASSEMBLY_H
 #define STOW_ASSEMBLY_H
 
@@ -17,6 +20,8 @@
 #define ASSEMBLY_FILTERS 8u
 #define ASSEMBLY_VALUES 8u
 #define ASSEMBLY_MAX_CHUNKS (UINT64_C(1) << 26)
+#define ASSEMBLY_MAX_BOXES (1u << 22)
+#define ASSEMBLY_MAX_PARTS (UINT64_C(1) << 26) /* frames of all boxes */
 
 /* In the order in which they were applied when the chunk was written. */
 struct assembly_filter {

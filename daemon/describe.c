@@ -4,16 +4,26 @@
 #include "assembler.h"
 #include "span.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+static void no_file_text(const struct source_file *file, struct stow_error *why)
+{
+    if (file->errno_value && file->errno_value != ENOENT)
+        error_set(why, STOW_UNWRITTEN, "its file %s cannot be opened: %s", file->path,
+                  strerror(file->errno_value));
+    else if (file->fd >= 0)
+        error_set(why, STOW_UNWRITTEN, "its file %s cannot be used", file->path);
+    else
+        error_set(why, STOW_UNWRITTEN, "its file %s is missing", file->path);
+}
 
 static void fault_text(const struct source_index *index, const struct source_chunk *chunk,
                        uint64_t id, struct stow_error *why)
 {
     switch (chunk->fault) {
-    case SOURCE_FAULT_NO_FILE:
-        error_set(why, STOW_UNWRITTEN, "its file %s is missing", index->files[chunk->offset].path);
-        break;
+    case SOURCE_FAULT_NO_FILE: no_file_text(&index->files[chunk->offset], why); break;
     case SOURCE_FAULT_PAST_END:
         error_set(why, STOW_CORRUPT,
                   "its chunk passes the end of %s, which is truncated; copy it again",

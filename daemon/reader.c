@@ -13,6 +13,7 @@
 #include "reader_join.h"
 #include "reader_mask.h"
 #include "reader_msg.h"
+#include "reader_table.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -79,30 +80,19 @@ void reader_warn(struct reader *reader, const char *format, ...)
     say(reader, READER_WARNING, 0, text.text);
 }
 
-static int write_all(int fd, const void *from, size_t bytes, struct stow_error *err)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t wrote = write(fd, (const char *)from + done, bytes - done);
-        if (wrote <= 0)
-            return error_errno(err, wrote < 0 ? errno : ENOSPC,
-                               "cannot write the index of %zu bytes", bytes);
-        done += (size_t)wrote;
-    }
-    return 0;
-}
-
 /* flags: NULL: no pixel is flagged. */
 static int send_index(struct reader *reader, const struct reader_shape *shape,
-                      const struct source_chunk *chunks, const uint8_t *flags,
+                      const struct reader_table *table, const uint8_t *flags,
                       struct stow_error *err)
 {
     struct reader_msg msg;
+    int status = 0;
     int fd = memfd_create("framestow-index", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return error_errno(err, errno, "cannot make a memfd for the index");
-    int status = write_all(fd, chunks, shape->n_frames * sizeof(*chunks), err);
-    if (!status && flags)
-        status = write_all(fd, flags, shape->det_y * shape->det_x, err);
+    int wrong = reader_table_write(table, shape, flags, fd);
+    if (wrong)
+        status = error_errno(err, wrong, "cannot write the index");
     if (!status && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL))
         status = error_errno(err, errno, "cannot seal the index");
     if (!status) {
@@ -269,17 +259,17 @@ static int run(struct reader *reader, struct stow_error *err)
     struct reader_part *parts;
     size_t n_parts;
     struct reader_shape shape;
-    struct source_chunk *chunks;
+    struct reader_table table = {0};
     uint8_t *flags = NULL;
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     int status = reader_open(reader, 0, err);
     if (!status)
         status = reader_find(reader, &parts, &n_parts, err);
     if (!status)
-        status = reader_join(reader, parts, n_parts, &shape, &chunks, err);
+        status = reader_join(reader, parts, n_parts, &shape, &table, err);
     if (!status)
         flags = reader_mask(reader, &shape);
-    return status ? status : send_index(reader, &shape, chunks, flags, err);
+    return status ? status : send_index(reader, &shape, &table, flags, err);
 }
 
 int main(void)

@@ -13,17 +13,18 @@
 #define CHECKSUM 4
 #define MAX_READ (64u << 20)
 
-/* An array being read. Element i is the chunk of grid position i. */
+/* An array being read. Element i is the chunk of position i in a grid as large as the dataset may grow, the
+ * dimensions in another order where it grows along one that is not the first. */
 struct array {
     const struct reader_walk *walk;
     bool filtered;
     unsigned elem_bytes;
-    uint64_t n_elems;        /* of the table; the frames may be fewer */
-    uint64_t page_elems;     /* data blocks with more are cut into pages of so many */
-    uint64_t scan_y, scan_x; /* the grid of chunks now */
+    uint64_t n_elems;            /* of the table; the chunks may be fewer */
+    uint64_t page_elems;         /* data blocks with more are cut into pages of so many */
+    unsigned order[READER_RANK]; /* dimensions, that which runs slowest first */
     uint64_t
-        max_inner;   /* of its dimension that runs fastest in the table, as far as that may grow */
-    bool by_columns; /* that is scan_y: the table puts the dimension that grows first */
+        span[READER_RANK]; /* chunks along order[i], as far as that may grow; not of the first */
+    uint64_t stride[READER_RANK]; /* in the grid of chunks now, of order[i] */
     uint8_t *buffer;
     size_t room;
 };
@@ -50,23 +51,36 @@ static bool check_block(const struct array *array, const uint8_t *at, const char
            reader_address(array->walk->bytes, at + 6) == header;
 }
 
+/* The number of the chunk at position i. False: outside of the dataset's present shape. */
+static bool chunk_at(const struct array *array, uint64_t i, uint64_t *chunk)
+{
+    const struct reader_data *data = array->walk->data;
+    uint64_t at = 0;
+    for (unsigned k = data->rank; k-- > 1;) {
+        uint64_t here = array->span[k] == 1 ? 0 : i % array->span[k];
+        if (here >= data->grid[array->order[k]])
+            return false;
+        at += here * array->stride[k];
+        i = array->span[k] == 1 ? i : i / array->span[k];
+    }
+    *chunk = at + i * array->stride[0];
+    return i < data->grid[array->order[0]];
+}
+
 /* n elements from number `first` on. Those outside of the dataset's present shape must be empty. */
 static bool take_elems(struct array *array, const uint8_t *at, uint64_t first, uint64_t n)
 {
     const struct reader_walk *walk = array->walk;
-    const struct reader_data *data = walk->data;
     unsigned w = walk->bytes->offset_bytes,
              size_bytes = array->filtered ? array->elem_bytes - w - 4 : 0;
     for (uint64_t i = first; i < first + n && i < array->n_elems; i++, at += array->elem_bytes) {
-        uint64_t address = reader_address(walk->bytes, at);
+        uint64_t address = reader_address(walk->bytes, at), chunk;
         if (address == READER_NO_ADDRESS)
             continue;
-        uint64_t outer = i / array->max_inner, inner = i % array->max_inner;
-        uint64_t y = array->by_columns ? inner : outer, x = array->by_columns ? outer : inner;
-        uint64_t bytes = array->filtered ? reader_number(at + w, size_bytes) : data->frame_bytes;
+        uint64_t bytes =
+            array->filtered ? reader_number(at + w, size_bytes) : walk->data->chunk_bytes;
         uint32_t mask = array->filtered ? (uint32_t)reader_number(at + w + size_bytes, 4) : 0;
-        if (y >= array->scan_y || x >= array->scan_x ||
-            !walk->put(walk->to, y * array->scan_x + x, address, bytes, mask))
+        if (!chunk_at(array, i, &chunk) || !walk->put(walk->to, chunk, address, bytes, mask))
             return false;
     }
     return true;
@@ -96,32 +110,73 @@ static bool take_block(struct array *array, const char *signature, uint64_t head
     return true;
 }
 
-/* What both kinds have in common. False when the grid of chunks is more than the scan's
- * positions. */
-static bool array_init(struct array *array, const struct reader_walk *walk, unsigned client,
-                       unsigned elem_bytes, unsigned page_bits)
+/* The order of dimensions: that one first which grows without end. False: several do. */
+static bool order_dims(struct array *array, bool grows)
 {
-    const struct reader_data *data = walk->data;
-    unsigned w = walk->bytes->offset_bytes, rank = data->rank;
-    for (unsigned i = rank - 2; i < rank; i++)
-        if (data->max_dims[i] != data->dims[i])
+    const struct reader_data *data = array->walk->data;
+    unsigned endless = 0, n_endless = 0, n = 1;
+    for (unsigned i = 0; i < data->rank; i++)
+        if (data->max_dims[i] == H5S_UNLIMITED) {
+            endless = i;
+            n_endless++;
+        }
+    if (n_endless != grows)
+        return false;
+    array->order[0] = endless;
+    for (unsigned i = 0; i < data->rank; i++)
+        if (i != endless)
+            array->order[n++] = i;
+    return true;
+}
+
+/* Lay out the grid. n_elems: of all chunks that the slowest dimension has now. */
+static bool set_grid(struct array *array, bool grows)
+{
+    const struct reader_data *data = array->walk->data;
+    if (!order_dims(array, grows))
+        return false;
+    array->n_elems = data->grid[array->order[0]];
+    for (unsigned k = 0; k < data->rank; k++) {
+        unsigned dim = array->order[k];
+        uint64_t max = data->max_dims[dim], chunk = data->chunk[dim];
+        array->stride[k] = 1;
+        for (unsigned i = dim + 1; i < data->rank; i++)
+            array->stride[k] *= data->grid[i];
+        array->span[k] = k == 0 ? 0 : max / chunk + (max % chunk != 0);
+        if (k > 0 && (array->span[k] == 0 ||
+                      __builtin_mul_overflow(array->n_elems, array->span[k], &array->n_elems)))
             return false;
-    *array = (struct array){.walk = walk,
-                            .filtered = client == 1,
-                            .elem_bytes = elem_bytes,
-                            .scan_y = data->n_frames,
-                            .scan_x = 1,
-                            .max_inner = 1};
-    if (rank == 4) {
-        array->scan_y = data->dims[0];
-        array->scan_x = data->dims[1];
-        array->by_columns = data->max_dims[1] == H5S_UNLIMITED;
-        array->max_inner = data->max_dims[array->by_columns ? 0 : 1];
     }
+    return true;
+}
+
+/* What both kinds have in common. */
+static bool array_init(struct array *array, const struct reader_walk *walk, bool grows,
+                       unsigned client, unsigned elem_bytes, unsigned page_bits)
+{
+    unsigned w = walk->bytes->offset_bytes;
+    *array = (struct array){.walk = walk, .filtered = client == 1, .elem_bytes = elem_bytes};
     array->page_elems = page_bits < 32 ? UINT64_C(1) << page_bits : UINT64_MAX;
     return client <= 1 &&
            (array->filtered ? elem_bytes > w + 4 && elem_bytes <= w + 12 : elem_bytes == w) &&
-           array->max_inner > 0 && array->max_inner != H5S_UNLIMITED;
+           set_grid(array, grows);
+}
+
+bool reader_walk_implicit(const struct reader_walk *walk, uint64_t address)
+{
+    struct array array = {.walk = walk};
+    if (walk->data->n_filters != 0 || !set_grid(&array, false))
+        return false;
+    for (uint64_t i = 0; i < array.n_elems; i++) {
+        uint64_t chunk, offset;
+        if (__builtin_mul_overflow(i, walk->data->chunk_bytes, &offset) ||
+            __builtin_add_overflow(offset, address, &offset))
+            return false;
+        if (chunk_at(&array, i, &chunk) &&
+            !walk->put(walk->to, chunk, offset, walk->data->chunk_bytes, 0))
+            return false;
+    }
+    return true;
 }
 
 bool reader_walk_fixed(const struct reader_walk *walk, uint64_t address)
@@ -131,7 +186,7 @@ bool reader_walk_fixed(const struct reader_walk *walk, uint64_t address)
     uint8_t b[8 + 16], *pages = NULL;
     struct array array;
     if (!reader_bytes_read(bytes, address, b, 8 + l + w) || memcmp(b, "FAHD", 4) != 0 ||
-        b[4] != 0 || !array_init(&array, walk, b[5], b[6], b[7]))
+        b[4] != 0 || !array_init(&array, walk, false, b[5], b[6], b[7]))
         return false;
     array.n_elems = reader_number(b + 8, l);
     uint64_t block = reader_address(bytes, b + 8 + l);
@@ -251,7 +306,8 @@ static bool take_index_block(struct extensible *ext, const uint8_t *block)
 
 static bool parse_header(struct extensible *ext, const struct reader_walk *walk, const uint8_t *b)
 {
-    if (memcmp(b, "EAHD", 4) != 0 || b[4] != 0 || !array_init(&ext->array, walk, b[5], b[6], b[11]))
+    if (memcmp(b, "EAHD", 4) != 0 || b[4] != 0 ||
+        !array_init(&ext->array, walk, true, b[5], b[6], b[11]))
         return false;
     ext->max_bits = b[7];
     ext->index_elems = b[8];
@@ -262,9 +318,7 @@ static bool parse_header(struct extensible *ext, const struct reader_walk *walk,
         return false;
     ext->n_supers = 1 + ext->max_bits - log2_of(ext->min_elems);
     ext->off_bytes = (ext->max_bits + 7) / 8;
-    return ext->n_supers >= 2 * log2_of(ext->min_pointers) &&
-           !__builtin_mul_overflow(ext->array.by_columns ? ext->array.scan_x : ext->array.scan_y,
-                                   ext->array.max_inner, &ext->array.n_elems);
+    return ext->n_supers >= 2 * log2_of(ext->min_pointers);
 }
 
 bool reader_walk_extensible(const struct reader_walk *walk, uint64_t address)

@@ -76,20 +76,18 @@ static bool read_node(struct tree *tree, uint64_t address, size_t entry_bytes, s
     return fetch(tree, address, head + *n_entries * entry_bytes + key_bytes, have);
 }
 
-/* The frame of a chunk's offsets, which are in pixels and end with that of the element, 0. */
-static bool frame_of(const struct reader_data *data, const uint8_t *offsets, uint64_t *frame)
+/* The number of a chunk by its offsets, which are in pixels and end with that of the element, 0. */
+static bool chunk_of(const struct reader_data *data, const uint8_t *offsets, uint64_t *chunk)
 {
     uint64_t at = 0;
-    for (unsigned i = 0; i <= data->rank; i++) {
+    for (unsigned i = 0; i < data->rank; i++) {
         uint64_t offset = reader_number(offsets + 8 * i, 8);
-        bool scanned = i + 2 < data->rank;
-        if (scanned ? offset >= data->dims[i] : offset != 0)
+        if (offset >= data->dims[i] || offset % data->chunk[i] != 0)
             return false;
-        if (scanned)
-            at = at * data->dims[i] + offset;
+        at = at * data->grid[i] + offset / data->chunk[i];
     }
-    *frame = at;
-    return true;
+    *chunk = at;
+    return reader_number(offsets + 8 * data->rank, 8) == 0;
 }
 
 static bool visit_node(struct tree *tree, struct visit visit)
@@ -105,12 +103,12 @@ static bool visit_node(struct tree *tree, struct visit visit)
         return false;
     const uint8_t *at = tree->node + NODE_HEAD(walk->bytes);
     for (unsigned i = 0; i < n_entries; i++, at += entry_bytes) {
-        uint64_t child = reader_address(walk->bytes, at + key_bytes), frame;
+        uint64_t child = reader_address(walk->bytes, at + key_bytes), chunk;
         if (child == READER_NO_ADDRESS)
             return false;
         if (level > 0 ? !push(tree, child, level - 1)
-                      : !frame_of(walk->data, at + 8, &frame) ||
-                            !walk->put(walk->to, frame, child, reader_number(at, 4),
+                      : !chunk_of(walk->data, at + 8, &chunk) ||
+                            !walk->put(walk->to, chunk, child, reader_number(at, 4),
                                        (uint32_t)reader_number(at + 4, 4)))
             return false;
     }
@@ -121,7 +119,7 @@ bool reader_walk_btree(const struct reader_walk *walk, uint64_t address)
 {
     struct tree tree = {.walk = walk,
                         .node_room = GUESS_BYTES,
-                        .max_nodes = 2 * walk->data->n_frames + 64};
+                        .max_nodes = 2 * walk->data->n_chunks + 64};
     tree.node = malloc(tree.node_room);
     bool ok = tree.node && push(&tree, address, -1);
     while (ok && tree.n_stack > 0)

@@ -6,19 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FILTER_BITSHUFFLE 32008
-#define BITSHUFFLE_LZ4 2u
 #define MAX_RANK 32
-
-static const struct {
-    H5Z_filter_t number;
-    const char *name;
-} filter_names[] = {
-    {1, "gzip"},          {2, "shuffle"},     {3, "fletcher32"},     {4, "szip"},
-    {5, "nbit"},          {6, "scaleoffset"}, {307, "bzip2"},        {32000, "LZF"},
-    {32001, "Blosc"},     {32004, "LZ4"},     {32008, "bitshuffle"}, {32013, "ZFP"},
-    {32015, "Zstandard"}, {32017, "SZ"},      {32026, "Blosc2"},
-};
 
 /* ---- in words -------------------------------------------------------------------------------- */
 
@@ -95,37 +83,118 @@ int reader_data_rank(hid_t object)
 /* ---- the checks, each of one thing ----------------------------------------------------------- */
 
 struct look {
+    const struct reader_file *file;
     const char *shown, *path;
-    hid_t dataset, dcpl;
+    hid_t dataset, dcpl, native; /* native: the type of a pixel in this machine, not to be closed */
     struct reader_data *data;
     struct stow_error *err;
 };
+
+static int hdf5_failed(const struct look *look, const char *what)
+{
+    return error_set(look->err, STOW_SOURCE, "%s: dataset %s has %s that HDF5 cannot tell (%s)",
+                     look->shown, look->path, what, reader_file_reason());
+}
+
+/* The native type for pixels of these; H5I_INVALID_HID: none that is served. */
+static hid_t native_type(H5T_class_t class, bool is_signed, size_t bytes)
+{
+    if (class == H5T_FLOAT)
+        return bytes == 4 ? H5T_NATIVE_FLOAT : bytes == 8 ? H5T_NATIVE_DOUBLE : H5I_INVALID_HID;
+    if (class != H5T_INTEGER)
+        return H5I_INVALID_HID;
+    switch (bytes) {
+    case 1: return is_signed ? H5T_NATIVE_INT8 : H5T_NATIVE_UINT8;
+    case 2: return is_signed ? H5T_NATIVE_INT16 : H5T_NATIVE_UINT16;
+    case 4: return is_signed ? H5T_NATIVE_INT32 : H5T_NATIVE_UINT32;
+    case 8: return is_signed ? H5T_NATIVE_INT64 : H5T_NATIVE_UINT64;
+    default: return H5I_INVALID_HID;
+    }
+}
+
+/* Whether it is the native type, or that turned around: all bits used, floats as IEEE has them. */
+static bool is_plain(hid_t type, hid_t native, bool *swapped)
+{
+    hid_t other = H5Tcopy(native);
+    bool ok = other >= 0 && H5Tset_order(other, H5T_ORDER_BE) >= 0;
+    *swapped = ok && H5Tget_size(type) > 1 && H5Tequal(type, other) > 0;
+    ok = ok && H5Tset_order(other, H5T_ORDER_LE) >= 0 && (*swapped || H5Tequal(type, other) > 0);
+    if (other >= 0)
+        H5Tclose(other);
+    return ok;
+}
 
 static int check_type(struct look *look)
 {
     hid_t type = H5Dget_type(look->dataset);
     struct reader_data *data = look->data;
     char name[32];
+    if (type < 0)
+        return hdf5_failed(look, "a type");
     type_name(type, name, sizeof(name));
+    H5T_class_t class = H5Tget_class(type);
     size_t bytes = H5Tget_size(type);
-    bool plain = H5Tget_class(type) == H5T_INTEGER && H5Tget_sign(type) == H5T_SGN_NONE &&
-                 (bytes == 1 || H5Tget_order(type) == H5T_ORDER_LE) &&
-                 (bytes == 1 || bytes == 2 || bytes == 4);
-    bool full = plain && H5Tget_precision(type) == 8 * bytes && H5Tget_offset(type) == 0;
+    bool is_signed = class == H5T_INTEGER && H5Tget_sign(type) != H5T_SGN_NONE;
+    look->native = native_type(class, is_signed, bytes);
+    bool plain = look->native >= 0 && is_plain(type, look->native, &data->big_endian);
     H5Tclose(type);
-    if (!plain)
+    if (look->native < 0)
         return error_set(look->err, STOW_UNSUPPORTED,
                          "%s: dataset %s has pixels of type %s, which is not supported; "
-                         "u1, u2 and u4 are",
+                         "integers of 1, 2, 4 and 8 bytes and floats of 4 and 8 are",
                          look->shown, look->path, name);
-    if (!full)
+    if (!plain)
         return error_set(look->err, STOW_UNSUPPORTED,
-                         "%s: dataset %s has pixels of type %s with unused bits, which is "
-                         "not supported",
+                         "%s: dataset %s has pixels of type %s with unused or rearranged bits, "
+                         "which is not supported",
                          look->shown, look->path, name);
     data->elem_bytes = (uint32_t)bytes;
-    snprintf(data->dtype, sizeof(data->dtype), "u%u", (unsigned)bytes);
+    snprintf(data->dtype, sizeof(data->dtype), "%c%u",
+             class == H5T_FLOAT ? 'f'
+             : is_signed        ? 'i'
+                                : 'u',
+             (unsigned)bytes);
     return 0;
+}
+
+bool reader_data_set_chunk(struct reader_data *data, const uint64_t *chunk)
+{
+    uint64_t n_chunks = 1, bytes = data->elem_bytes;
+    bool huge = false;
+    for (unsigned i = 0; i < data->rank; i++) {
+        if (chunk[i] == 0)
+            return false;
+        data->chunk[i] = chunk[i];
+        data->grid[i] = data->dims[i] / chunk[i] + (data->dims[i] % chunk[i] != 0);
+        huge = huge || __builtin_mul_overflow(n_chunks, data->grid[i], &n_chunks) ||
+               __builtin_mul_overflow(bytes, chunk[i], &bytes);
+    }
+    data->n_chunks = n_chunks;
+    data->chunk_bytes = bytes;
+    return !huge && bytes <= UINT32_MAX && n_chunks <= ASSEMBLY_MAX_CHUNKS;
+}
+
+uint32_t reader_data_all_filters(const struct reader_data *data)
+{
+    return (1u << data->n_filters) - 1;
+}
+
+/* As many frames as these dimensions count, each of less than 4 GiB. */
+static bool count_frames(struct reader_data *data)
+{
+    uint64_t pixels;
+    data->det_y = data->dims[data->rank - 2];
+    data->det_x = data->dims[data->rank - 1];
+    data->n_frames = 1;
+    bool huge = __builtin_mul_overflow(data->det_y, data->det_x, &pixels) ||
+                __builtin_mul_overflow(pixels, (uint64_t)data->elem_bytes, &data->frame_bytes);
+    for (unsigned i = 0; i + 2 < data->rank; i++)
+        huge = huge || __builtin_mul_overflow(data->n_frames, data->dims[i], &data->n_frames);
+    if (data->rank == 4) {
+        data->scan_y = data->dims[0];
+        data->scan_x = data->dims[1];
+    }
+    return !huge && data->frame_bytes <= UINT32_MAX;
 }
 
 static int check_dims(struct look *look)
@@ -135,168 +204,108 @@ static int check_dims(struct look *look)
     char shape[128];
     int rank = get_dims(look->dataset, dims, max_dims);
     if (rank < 0)
-        return error_set(look->err, STOW_SOURCE,
-                         "%s: dataset %s has a shape that HDF5 cannot tell (%s)", look->shown,
-                         look->path, reader_file_reason());
+        return hdf5_failed(look, "a shape");
     shape_name(dims, rank, shape, sizeof(shape));
-    if (rank < 2 || rank > READER_RANK)
+    if (rank < 2 || rank > (int)READER_RANK)
         return error_set(look->err, STOW_UNSUPPORTED,
-                         "%s: dataset %s has the shape %s, which is not supported: 2, 3 or "
-                         "4 dimensions are, the last two of them a frame",
-                         look->shown, look->path, shape);
+                         "%s: dataset %s has the shape %s, which is not supported: 2 to %u "
+                         "dimensions are, the last two of them a frame",
+                         look->shown, look->path, shape, READER_RANK);
     data->rank = (unsigned)rank;
     memcpy(data->dims, dims, (size_t)rank * sizeof(dims[0]));
     memcpy(data->max_dims, max_dims, (size_t)rank * sizeof(dims[0]));
-    data->det_y = dims[rank - 2];
-    data->det_x = dims[rank - 1];
-    data->n_frames = 1;
-    uint64_t pixels;
-    bool huge = __builtin_mul_overflow(data->det_y, data->det_x, &pixels) ||
-                __builtin_mul_overflow(pixels, (uint64_t)data->elem_bytes, &data->frame_bytes);
-    for (int i = 0; i < rank - 2; i++)
-        huge = huge || __builtin_mul_overflow(data->n_frames, dims[i], &data->n_frames);
-    if (huge || data->frame_bytes > UINT32_MAX)
+    if (!count_frames(data))
         return error_set(look->err, STOW_UNSUPPORTED,
                          "%s: dataset %s has the shape %s: frames of 4 GiB and more are not "
                          "supported",
                          look->shown, look->path, shape);
-    if (pixels == 0)
+    if (data->frame_bytes == 0)
         return error_set(look->err, STOW_SOURCE,
                          "%s: dataset %s has the shape %s: its frames have no pixels", look->shown,
                          look->path, shape);
-    if (rank == 4) {
-        data->scan_y = dims[0];
-        data->scan_x = dims[1];
-    }
     return 0;
+}
+
+static int check_storage(struct look *look)
+{
+    struct reader_data *data = look->data;
+    switch (H5Pget_layout(look->dcpl)) {
+    case H5D_CHUNKED: data->storage = READER_CHUNKED; return 0;
+    case H5D_COMPACT: data->storage = READER_COMPACT; return 0;
+    case H5D_VIRTUAL: data->storage = READER_VIRTUAL; return 0;
+    case H5D_CONTIGUOUS:
+        data->storage =
+            H5Pget_external_count(look->dcpl) == 0 ? READER_CONTIGUOUS : READER_EXTERNAL;
+        return 0;
+    default: return hdf5_failed(look, "a layout");
+    }
 }
 
 static int check_chunk(struct look *look)
 {
-    const struct reader_data *data = look->data;
+    struct reader_data *data = look->data;
+    uint64_t frame[READER_RANK] = {1, 1, 1, 1, 1}, shape[READER_RANK];
     hsize_t chunk[MAX_RANK] = {0};
+    unsigned options = 0;
     char text[128];
-    int rank = H5Pget_chunk(look->dcpl, MAX_RANK, chunk);
-    bool one_frame =
-        rank == (int)data->rank && chunk[rank - 2] == data->det_y && chunk[rank - 1] == data->det_x;
-    for (int i = 0; i < rank - 2; i++)
-        one_frame = one_frame && chunk[i] == 1;
-    if (one_frame)
-        return 0;
-    shape_name(chunk, rank, text, sizeof(text));
-    return error_set(look->err, STOW_UNSUPPORTED,
-                     "%s: dataset %s has chunks of the shape %s, which is not supported: "
-                     "a chunk of one frame is",
-                     look->shown, look->path, text);
-}
-
-static int check_layout(struct look *look)
-{
-    H5D_layout_t layout = H5Pget_layout(look->dcpl);
-    const char *name =
-        layout == H5D_VIRTUAL ? "a virtual dataset over other files" : "a compact dataset";
-    if (layout == H5D_CHUNKED) {
-        look->data->chunked = true;
-        return check_chunk(look);
+    frame[data->rank - 2] = data->det_y;
+    frame[data->rank - 1] = data->det_x;
+    memcpy(shape, frame, sizeof(shape));
+    if (data->storage == READER_CHUNKED) {
+        if (H5Pget_chunk(look->dcpl, MAX_RANK, chunk) != (int)data->rank)
+            return hdf5_failed(look, "chunks");
+        for (unsigned i = 0; i < data->rank; i++)
+            shape[i] = chunk[i];
+        data->plain_edges = H5Pget_chunk_opts(look->dcpl, &options) >= 0 &&
+                            (options & H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS);
     }
-    if (layout == H5D_CONTIGUOUS && H5Pget_external_count(look->dcpl) == 0)
-        return 0;
-    if (layout == H5D_CONTIGUOUS)
-        name = "a dataset whose pixels lie in an external raw file";
-    else if (layout != H5D_COMPACT && layout != H5D_VIRTUAL)
-        return error_set(look->err, STOW_SOURCE,
-                         "%s: dataset %s has a layout that HDF5 cannot tell (%s)", look->shown,
-                         look->path, reader_file_reason());
-    return error_set(look->err, STOW_UNSUPPORTED, "%s: %s is %s, which is not supported",
-                     look->shown, look->path, name);
-}
-
-/* Whether these are the parameters of bitshuffle with LZ4: (block, 2) as given, or (version,
- * version, element size, block, 2) as the filter stores them. */
-static bool is_bslz4(const unsigned *values, size_t n, uint32_t elem_bytes)
-{
-    if (n == 2)
-        return values[1] == BITSHUFFLE_LZ4;
-    return n >= 5 && values[2] == elem_bytes && values[4] == BITSHUFFLE_LZ4;
-}
-
-static int refuse_filters(struct look *look, int n)
-{
-    char text[256] = "";
-    size_t at = 0;
-    for (int i = 0; i < n && at < sizeof(text); i++) {
-        unsigned flags, config;
-        size_t n_values = 0;
-        char stored[64] = "";
-        H5Z_filter_t number = H5Pget_filter2(look->dcpl, (unsigned)i, &flags, &n_values, NULL,
-                                             sizeof(stored), stored, &config);
-        const char *name = stored[0] ? stored : "unnamed";
-        for (size_t k = 0; k < sizeof(filter_names) / sizeof(filter_names[0]); k++)
-            if (filter_names[k].number == number)
-                name = filter_names[k].name;
-        at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%d (%.40s)", i ? ", then " : "",
-                               (int)number, name);
+    if (data->storage != READER_VIRTUAL && !reader_data_set_chunk(data, shape)) {
+        for (unsigned i = 0; i < data->rank; i++)
+            chunk[i] = shape[i];
+        shape_name(chunk, (int)data->rank, text, sizeof(text));
+        return error_set(look->err, STOW_LIMIT,
+                         "%s: dataset %s has chunks of the shape %s: more than %" PRIu64
+                         " of them, or of 4 GiB and more, are not supported",
+                         look->shown, look->path, text, (uint64_t)ASSEMBLY_MAX_CHUNKS);
     }
-    return error_set(look->err, STOW_UNSUPPORTED,
-                     "%s: dataset %s has chunks with filter %s, which is not supported: "
-                     "32008 (bitshuffle with LZ4) alone or no filter is",
-                     look->shown, look->path, text);
+    data->direct = memcmp(shape, frame, sizeof(shape)) == 0;
+    return 0;
 }
 
 static int check_filters(struct look *look)
 {
-    unsigned flags, config, values[16];
-    size_t n_values = sizeof(values) / sizeof(values[0]);
-    int n = H5Pget_nfilters(look->dcpl);
-    if (n == 0)
-        return 0;
-    if (n < 0)
-        return error_set(look->err, STOW_SOURCE,
-                         "%s: dataset %s has filters that HDF5 cannot tell (%s)", look->shown,
-                         look->path, reader_file_reason());
-    H5Z_filter_t number =
-        H5Pget_filter2(look->dcpl, 0, &flags, &n_values, values, 0, NULL, &config);
-    if (n != 1 || number != FILTER_BITSHUFFLE || !look->data->chunked)
-        return refuse_filters(look, n);
-    if (!is_bslz4(values, n_values < 16 ? n_values : 16, look->data->elem_bytes))
-        return error_set(
-            look->err, STOW_UNSUPPORTED,
-            "%s: dataset %s has bitshuffled chunks (filter 32008) that are "
-            "not compressed by LZ4, or not of its element size, which is not supported",
-            look->shown, look->path);
-    look->data->bslz4 = true;
-    return 0;
+    struct reader_data *data = look->data;
+    int status = reader_data_filters(look->file, look->path, look->dcpl, data, look->err);
+    data->direct = data->direct && !data->big_endian && (data->n_filters == 0 || data->bslz4);
+    return status;
 }
 
 static int get_fill(struct look *look)
 {
     struct reader_data *data = look->data;
     H5D_fill_value_t defined = H5D_FILL_VALUE_ERROR;
-    union {
-        uint8_t u1;
-        uint16_t u2;
-        uint32_t u4;
-    } fill = {.u4 = 0};
+    uint8_t fill[8] = {0};
     if (H5Pfill_value_defined(look->dcpl, &defined) < 0 || defined != H5D_FILL_VALUE_USER_DEFINED)
         return 0; /* the library's own is 0, and an undefined one reads as 0 */
-    hid_t type = data->elem_bytes == 1   ? H5T_NATIVE_UINT8
-                 : data->elem_bytes == 2 ? H5T_NATIVE_UINT16
-                                         : H5T_NATIVE_UINT32;
-    if (H5Pget_fill_value(look->dcpl, type, &fill) < 0)
-        return error_set(look->err, STOW_SOURCE,
-                         "%s: dataset %s has a fill value that HDF5 cannot tell (%s)", look->shown,
-                         look->path, reader_file_reason());
-    data->fill = data->elem_bytes == 1 ? fill.u1 : data->elem_bytes == 2 ? fill.u2 : fill.u4;
+    if (H5Pget_fill_value(look->dcpl, look->native, fill) < 0)
+        return hdf5_failed(look, "a fill value");
+    for (unsigned i = 0; i < data->elem_bytes; i++)
+        data->fill |= (uint64_t)fill[i] << (8 * i);
     return 0;
 }
 
 int reader_data_describe(const struct reader_file *file, const char *path, hid_t dataset,
                          struct reader_data *data, struct stow_error *err)
 {
-    static int (*const checks[])(struct look *) = {check_type, check_dims, check_layout,
-                                                   check_filters, get_fill};
-    struct look look = {
-        .shown = file->shown, .path = path, .dataset = dataset, .data = data, .err = err};
+    static int (*const checks[])(struct look *) = {check_type,  check_dims,    check_storage,
+                                                   check_chunk, check_filters, get_fill};
+    struct look look = {.file = file,
+                        .shown = file->shown,
+                        .path = path,
+                        .dataset = dataset,
+                        .native = H5I_INVALID_HID,
+                        .data = data,
+                        .err = err};
     *data = (struct reader_data){0};
     if (H5Iget_type(dataset) != H5I_DATASET)
         return error_set(err, STOW_SOURCE, "%s: %s is not a dataset", file->shown, path);

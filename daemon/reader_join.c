@@ -5,6 +5,7 @@
 #include "reader_data.h"
 #include "reader_index.h"
 #include "reader_path.h"
+#include "reader_whole.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,8 +18,9 @@
 struct shard {
     const struct reader_part *part;
     struct reader_data data;
-    struct source_chunk *chunks;
-    uint64_t n_frames, n_written;
+    uint64_t n_frames;
+    size_t first_box, end_box, first_lost,
+        end_lost;       /* its own in the table, counted from its first frame */
     uint64_t low, high; /* image_nr_low, image_nr_high; 0: not told */
     size_t file;        /* where it lies, or which file is lost */
     bool lost;
@@ -27,6 +29,7 @@ struct shard {
 
 struct join {
     struct reader *reader;
+    struct reader_table *table;
     struct shard *shards;
     size_t n, n_present, first, last; /* present ones */
     size_t open;                      /* the file of the shard read last; 0: none */
@@ -78,16 +81,18 @@ static int read_dataset(struct join *join, struct shard *shard, hid_t dataset)
                          "%s: dataset %s has %" PRIu64 " frames, more than the %" PRIu64
                          " that are indexed at most",
                          file->shown, path, shard->n_frames, (uint64_t)READER_MAX_FRAMES);
-    shard->chunks = malloc((shard->n_frames + 1) * sizeof(*shard->chunks));
-    if (!shard->chunks)
-        return error_set(join->err, STOW_NOMEM, "out of memory for the index of %" PRIu64 " frames",
-                         shard->n_frames);
     if (file->swmr)
         reader_warn(join->reader,
                     "%s is open for SWMR writing: a snapshot of the %" PRIu64 " frames it has now",
                     file->shown, shard->n_frames);
-    return reader_index(join->reader, shard->file, path, dataset, &shard->data, shard->chunks,
-                        &shard->n_written, join->err);
+    shard->first_box = join->table->n_boxes;
+    shard->first_lost = join->table->n_lost;
+    if (shard->n_frames > 0)
+        status = reader_whole(join->reader, shard->file, path, dataset, &shard->data, join->table,
+                              join->err);
+    shard->end_box = join->table->n_boxes;
+    shard->end_lost = join->table->n_lost;
+    return status;
 }
 
 /* Files that groups of the parts lie in stay open; a shard's own has told all once the next part lies in
@@ -132,18 +137,13 @@ static int compare(struct join *join, const struct shard *a, const struct shard 
 {
     const struct reader_data *left = &a->data, *right = &b->data;
     struct reader_file **files = join->reader->files;
-    if (left->elem_bytes != right->elem_bytes || left->det_y != right->det_y ||
+    if (strcmp(left->dtype, right->dtype) != 0 || left->det_y != right->det_y ||
         left->det_x != right->det_x)
         return error_set(join->err, STOW_SOURCE,
                          "the parts do not fit together: %s has frames of %" PRIu64 "x%" PRIu64
                          " %s, %s of %" PRIu64 "x%" PRIu64 " %s",
                          files[a->file]->shown, left->det_y, left->det_x, left->dtype,
                          files[b->file]->shown, right->det_y, right->det_x, right->dtype);
-    if (left->fill != right->fill && (a->n_written < a->n_frames || b->n_written < b->n_frames))
-        return error_set(join->err, STOW_UNSUPPORTED,
-                         "%s and %s have frames that were never written and different fill "
-                         "values (%" PRIu64 ", %" PRIu64 "), which is not supported",
-                         files[a->file]->shown, files[b->file]->shown, left->fill, right->fill);
     return 0;
 }
 
@@ -260,14 +260,14 @@ static int fill_hole(struct join *join, size_t from, size_t to)
         if (shard->n_frames > READER_MAX_FRAMES)
             return error_set(join->err, STOW_LIMIT, "the missing files %s had too many frames",
                              names);
-        shard->chunks = malloc(shard->n_frames * sizeof(*shard->chunks));
-        if (!shard->chunks)
-            return error_set(join->err, STOW_NOMEM,
-                             "out of memory for the index of missing frames");
-        for (uint64_t k = 0; k < shard->n_frames; k++)
-            shard->chunks[k] = (struct source_chunk){.file = SOURCE_NO_FILE,
-                                                     .fault = SOURCE_FAULT_NO_FILE,
-                                                     .offset = shard->file};
+        const struct reader_lost lost = {.frame_step = 1,
+                                         .n_frames = shard->n_frames,
+                                         .file = shard->file};
+        shard->first_lost = join->table->n_lost;
+        shard->end_lost = shard->first_lost + 1;
+        int status = reader_table_add_lost(join->table, &lost, join->err);
+        if (status)
+            return status;
     }
     reader_warn(join->reader, "%" PRIu64 " frames are bad, their files cannot be had: %s; %.200s",
                 frames, names, join->shards[from].why.text);
@@ -331,32 +331,47 @@ static void check_expected(struct reader *reader, struct reader_shape *shape)
                     shape->expected, images, triggers, shape->n_frames);
 }
 
-static void warn_frames(struct reader *reader, const struct source_chunk *chunks, uint64_t n)
+static void warn_frames(struct reader *reader, const struct reader_table *table)
 {
+    const uint64_t n = table->n_frames;
     uint64_t unwritten = 0, cut = 0, wrong = 0;
     for (uint64_t i = 0; i < n; i++) {
-        unwritten += !chunks[i].fault && chunks[i].bytes == 0;
-        cut += chunks[i].fault == SOURCE_FAULT_PAST_END;
-        wrong += chunks[i].fault == SOURCE_FAULT_BYTES;
+        const struct source_chunk *frame = &table->frames[i];
+        unwritten += !frame->fault && frame->bytes == 0;
+        cut += frame->fault == SOURCE_FAULT_PAST_END;
+        wrong += frame->fault == SOURCE_FAULT_BYTES;
     }
-    if (unwritten)
-        reader_warn(reader,
-                    "%" PRIu64 " of %" PRIu64 " frames were never written and have the fill value",
-                    unwritten, n);
-    if (cut)
-        reader_warn(reader,
-                    "%" PRIu64 " of %" PRIu64
-                    " frames are bad: their chunks lie past the end of the file",
-                    cut, n);
-    if (wrong)
-        reader_warn(reader,
-                    "%" PRIu64 " of %" PRIu64
-                    " frames are bad: their chunks have an impossible size",
-                    wrong, n);
+    const struct {
+        uint64_t count;
+        const char *what;
+    } lines[] = {
+        {unwritten - table->n_unmapped, "were never written and have the fill value"},
+        {table->n_unmapped, "are unmapped in the virtual dataset and have the fill value"},
+        {table->n_partly, "have parts that were never written or mapped and have the fill value"},
+        {cut, "are bad: their chunks lie past the end of the file"},
+        {wrong, "are bad: their chunks have an impossible size"},
+    };
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+        if (lines[i].count)
+            reader_warn(reader, "%" PRIu64 " of %" PRIu64 " frames %s", lines[i].count, n,
+                        lines[i].what);
 }
 
-/* All shards' chunks in a row. */
-static int put_together(struct join *join, struct reader_shape *shape, struct source_chunk **chunks)
+/* Move what the shards know of their own frames to where these are in the row. */
+static void place_shards(struct join *join)
+{
+    uint64_t first = 0;
+    for (size_t i = 0; i <= join->last; i++) {
+        const struct shard *shard = &join->shards[i];
+        for (size_t k = shard->first_box; k < shard->end_box; k++)
+            join->table->boxes[k].frame += first;
+        for (size_t k = shard->first_lost; k < shard->end_lost; k++)
+            join->table->lost[k].frame += first;
+        first += shard->n_frames;
+    }
+}
+
+static int put_together(struct join *join, struct reader_shape *shape)
 {
     const struct reader_data *data = &join->shards[join->first].data;
     uint64_t n = 0;
@@ -369,30 +384,15 @@ static int put_together(struct join *join, struct reader_shape *shape, struct so
                          "%s has %" PRIu64 " frames, more than the %" PRIu64
                          " that are indexed at most",
                          join->reader->files[0]->shown, n, (uint64_t)READER_MAX_FRAMES);
-    struct source_chunk *all = malloc(n * sizeof(*all));
-    if (!all)
-        return error_set(join->err, STOW_NOMEM, "out of memory for the index of %" PRIu64 " frames",
-                         n);
-    uint64_t at = 0;
-    for (size_t i = 0; i <= join->last; i++) {
-        memcpy(all + at, join->shards[i].chunks, join->shards[i].n_frames * sizeof(*all));
-        at += join->shards[i].n_frames;
-    }
-    *shape = (struct reader_shape){.elem_bytes = data->elem_bytes,
-                                   .det_y = data->det_y,
-                                   .det_x = data->det_x,
-                                   .fill = data->fill,
-                                   .n_frames = n};
+    *shape = (struct reader_shape){
+        .elem_bytes = data->elem_bytes, .det_y = data->det_y, .det_x = data->det_x, .n_frames = n};
     memcpy(shape->dtype, data->dtype, sizeof(shape->dtype));
-    for (size_t i = 0; i <= join->last; i++) /* the value of frames that need one */
-        if (!join->shards[i].lost && join->shards[i].n_written < join->shards[i].n_frames)
-            shape->fill = join->shards[i].data.fill;
     if (join->n == 1) {
         shape->scan_y = data->scan_y;
         shape->scan_x = data->scan_x;
     }
-    *chunks = all;
-    return 0;
+    place_shards(join);
+    return reader_table_finish(join->table, shape, join->err);
 }
 
 static int read_all(struct join *join)
@@ -414,9 +414,9 @@ static int read_all(struct join *join)
 }
 
 int reader_join(struct reader *reader, struct reader_part *parts, size_t n_parts,
-                struct reader_shape *shape, struct source_chunk **chunks, struct stow_error *err)
+                struct reader_shape *shape, struct reader_table *table, struct stow_error *err)
 {
-    struct join join = {.reader = reader, .n = n_parts, .err = err};
+    struct join join = {.reader = reader, .table = table, .n = n_parts, .err = err};
     join.shards = calloc(n_parts, sizeof(*join.shards));
     if (!join.shards)
         return error_set(err, STOW_NOMEM, "out of memory for the list of shards");
@@ -428,13 +428,11 @@ int reader_join(struct reader *reader, struct reader_part *parts, size_t n_parts
     if (!status)
         status = leave_trailing(&join);
     if (!status)
-        status = put_together(&join, shape, chunks);
+        status = put_together(&join, shape);
     if (!status) {
-        warn_frames(reader, *chunks, shape->n_frames);
+        warn_frames(reader, table);
         check_expected(reader, shape);
     }
-    for (size_t i = 0; i < n_parts; i++)
-        free(join.shards[i].chunks);
     free(join.shards);
     return status;
 }

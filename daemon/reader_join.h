@@ -8,11 +8,10 @@
 #define STOW_READER_JOIN_H
 
 #include "reader_find.h"
-#include "reader_msg.h"
-#include "source.h"
+#include "reader_table.h"
 
-/* The shape and the chunks of all frames; *chunks is to be freed. */
+/* The shape, and the table of all frames, finished; it is to be freed, also after a failure. */
 int reader_join(struct reader *reader, struct reader_part *parts, size_t n_parts,
-                struct reader_shape *shape, struct source_chunk **chunks, struct stow_error *err);
+                struct reader_shape *shape, struct reader_table *table, struct stow_error *err);
 
 #endif

@@ -8,6 +8,8 @@
 
 #define MESSAGE_LAYOUT 0x08
 #define MESSAGE_CONTINUATION 0x10
+#define CLASS_COMPACT 0
+#define CLASS_CHUNKED 2
 #define MAX_BLOCKS 64 /* of one object header */
 #define MAX_BLOCK_BYTES (1u << 20)
 
@@ -74,12 +76,18 @@ static bool parse_indexing(const struct reader_bytes *bytes, struct reader_layou
     return true;
 }
 
-/* A layout message. False unless it is of chunks. */
+/* A layout message, which lies at address. False unless it is of chunks or compact. */
 static bool parse_layout(const struct reader_bytes *bytes, struct reader_layout *layout,
-                         const uint8_t *at, size_t n)
+                         uint64_t address, const uint8_t *at, size_t n)
 {
     *layout = (struct reader_layout){.kind = READER_INDEX_BTREE1};
-    if (n < 5 || at[1] != 2) /* class: chunked */
+    if (n >= 4 && (at[0] == 3 || at[0] == 4) && at[1] == CLASS_COMPACT) {
+        *layout = (struct reader_layout){.kind = READER_INDEX_COMPACT,
+                                         .address = address + 4,
+                                         .single_bytes = reader_number(at + 2, 2)};
+        return layout->single_bytes <= n - 4;
+    }
+    if (n < 5 || at[1] != CLASS_CHUNKED)
         return false;
     if (at[0] == 3) {
         if (n < 3 + bytes->offset_bytes)
@@ -93,8 +101,9 @@ static bool parse_layout(const struct reader_bytes *bytes, struct reader_layout 
     return dims < n && parse_indexing(bytes, layout, at[2], at + dims, n - dims);
 }
 
-static void take_message(struct header *header, unsigned type, unsigned flags, const uint8_t *at,
-                         size_t n)
+/* n bytes of a message at `at`, which is the file's address. */
+static void take_message(struct header *header, unsigned type, unsigned flags, uint64_t address,
+                         const uint8_t *at, size_t n)
 {
     const struct reader_bytes *bytes = header->bytes;
     if (type == MESSAGE_CONTINUATION && n >= bytes->offset_bytes + bytes->length_bytes) {
@@ -103,11 +112,11 @@ static void take_message(struct header *header, unsigned type, unsigned flags, c
                 (struct block){reader_address(bytes, at),
                                reader_number(at + bytes->offset_bytes, bytes->length_bytes)};
     } else if (type == MESSAGE_LAYOUT && !(flags & 2)) { /* a shared message lies elsewhere */
-        header->found = parse_layout(bytes, header->layout, at, n);
+        header->found = parse_layout(bytes, header->layout, address, at, n);
     }
 }
 
-static void take_messages(struct header *header, const uint8_t *at, size_t n)
+static void take_messages(struct header *header, uint64_t address, const uint8_t *at, size_t n)
 {
     size_t head = header->version == 1 ? 8 : header->ordered ? 6 : 4;
     while (n >= head && !header->found) {
@@ -116,7 +125,8 @@ static void take_messages(struct header *header, const uint8_t *at, size_t n)
         unsigned flags = at[header->version == 1 ? 4 : 3];
         if (bytes > n - head)
             return;
-        take_message(header, type, flags, at + head, bytes);
+        take_message(header, type, flags, address + head, at + head, bytes);
+        address += head + bytes;
         at += head + bytes;
         n -= head + bytes;
     }
@@ -134,7 +144,7 @@ static bool read_block(struct header *header, const struct block *block, bool fi
     bool ok = data && reader_bytes_read(header->bytes, block->address, data, block->bytes) &&
               (skip == 0 || memcmp(data, "OCHK", 4) == 0);
     if (ok)
-        take_messages(header, data + skip, block->bytes - skip - tail);
+        take_messages(header, block->address + skip, data + skip, block->bytes - skip - tail);
     free(data);
     return ok;
 }

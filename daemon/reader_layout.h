@@ -26,18 +26,19 @@ enum reader_index_kind {
     READER_INDEX_IMPLICIT = 2,
     READER_INDEX_FIXED = 3,
     READER_INDEX_EXTENSIBLE = 4,
-    READER_INDEX_BTREE2 = 5
+    READER_INDEX_BTREE2 = 5,
+    READER_INDEX_COMPACT = 100 /* none: the pixels lie in the object header, at address */
 };
 
 struct reader_layout {
     enum reader_index_kind kind;
     uint64_t address;      /* of the index; READER_NO_ADDRESS: no chunk was ever written */
-    uint64_t single_bytes; /* of a filtered single chunk, else 0 */
+    uint64_t single_bytes; /* of a filtered single chunk, or of compact pixels; else 0 */
     uint32_t single_mask;
 };
 #define READER_NO_ADDRESS UINT64_MAX
 
-/* Find the chunked layout of the object whose header is at address. False: not there, or not as the
+/* Find the chunked or compact layout of the object whose header is at address. False: not there, or not as the
  * specification's ordinary case; HDF5 must be asked then. */
 bool reader_layout_find(const struct reader_bytes *bytes, uint64_t address,
                         struct reader_layout *layout);

@@ -167,8 +167,8 @@ static int read_mask(struct mask *mask)
     mask->dcpl = H5Dget_create_plist(mask->dataset);
     if (mask->dcpl < 0)
         return hdf5_failed(mask);
-    bool bslz4 =
-        reader_data_describe(mask->file, mask->path, mask->dataset, &data, NULL) == 0 && data.bslz4;
+    bool bslz4 = reader_data_describe(mask->file, mask->path, mask->dataset, &data, NULL) == 0 &&
+                 data.direct && data.bslz4;
     status = bslz4 ? read_bslz4(mask, data.elem_bytes) : read_plain(mask);
     H5Pclose(mask->dcpl);
     return status;

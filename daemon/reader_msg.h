@@ -10,7 +10,7 @@
  *                                  <-     NEED file 1 .. n (at most READER_WINDOW unanswered)
  *     FILE, fd or errno            ->
  *                                  <-     ALIVE, WARNING
- *                                  <-     INDEX, memfd of struct source_chunk and of flags; or FAIL */
+ *                                  <-     INDEX, memfd of frames, flags, assembly; or FAIL */
 #ifndef STOW_READER_MSG_H
 #define STOW_READER_MSG_H
 
@@ -44,7 +44,10 @@ struct reader_shape {
     uint32_t has_expected;
     uint64_t det_y, det_x, scan_y, scan_x, fill, n_frames, expected;
     uint32_t has_flags; /* behind the chunks: uint8 [det_y * det_x], not 0: a flagged pixel */
-    uint32_t reserved;
+    /* Behind those, at a multiple of 8: struct assembly_dataset [n_datasets], assembly_box [n_boxes],
+     * assembly_chunk [n_chunks], char [n_texts]. All 0 without. */
+    uint32_t has_assembly;
+    uint64_t n_datasets, n_boxes, n_chunks, n_texts;
 };
 
 struct reader_msg {

@@ -4,6 +4,7 @@
 #include "assembler.h"
 #include "child.h"
 #include "reader_msg.h"
+#include "source_check.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,9 +40,10 @@ struct source {
     unsigned silent_ms;
     struct source_callbacks callbacks;
     struct source_index index;
-    struct slot *slots;      /* [index.n_files] */
-    size_t room;             /* of index.files and slots */
-    size_t n_asked, n_given; /* of the files after the master */
+    struct assembly assembly; /* what index.assembly points to */
+    struct slot *slots;       /* [index.n_files] */
+    size_t room;              /* of index.files and slots */
+    size_t n_asked, n_given;  /* of the files after the master */
     size_t first_unsent;
     uint64_t n_heard; /* messages */
     void *map;
@@ -190,6 +192,7 @@ void source_give(struct source *source, uint32_t file, int fd, const char *path,
     }
     struct slot *slot = &source->slots[file];
     slot->code = fd >= 0 ? adopt(&index->files[file], fd) : errno_value > 0 ? errno_value : ENOENT;
+    index->files[file].errno_value = slot->code > 0 ? slot->code : 0;
     if (path && *path && strlen(path) < READER_PATH) {
         char *copy = strdup(path);
         if (copy) {
@@ -255,27 +258,6 @@ static void take_failure(struct source *source)
 
 /* ---- the index ------------------------------------------------------------------------------- */
 
-/* Whether the frame's bytes lie in a file that is open, or a fault says why not. */
-static bool chunk_ok(const struct source_index *index, const struct source_chunk *chunk,
-                     uint64_t frame)
-{
-    uint64_t end;
-    if (chunk->raw > 1)
-        return false;
-    if (chunk->fault == SOURCE_FAULT_NO_FILE)
-        return chunk->file == SOURCE_NO_FILE && chunk->offset < index->n_files;
-    if (chunk->file >= index->n_files || index->files[chunk->file].fd < 0)
-        return false;
-    if (chunk->fault)
-        return chunk->fault <= SOURCE_FAULT_BYTES;
-    if (chunk->bytes == 0)
-        return true;
-    if (chunk->raw && chunk->bytes != frame)
-        return false;
-    return !__builtin_add_overflow(chunk->offset, (uint64_t)chunk->bytes, &end) &&
-           end <= index->files[chunk->file].size;
-}
-
 /* Map the memfd if nobody can change it any more. */
 static const char *map_index(struct source *source, int fd, uint64_t bytes)
 {
@@ -293,30 +275,16 @@ static const char *map_index(struct source *source, int fd, uint64_t bytes)
     return NULL;
 }
 
-/* What the file's mask says of each pixel. One that flags none is as good as no mask. */
-static void take_flags(struct source_index *index, const uint8_t *flags)
-{
-    for (uint64_t i = 0; i < index->det_y * index->det_x; i++)
-        index->n_flagged += flags[i] != 0;
-    index->flags = index->n_flagged ? flags : NULL;
-}
-
 static void take_index(struct source *source, int fd)
 {
     const struct reader_shape *shape = &source->msg.shape;
     struct source_index *index = &source->index;
-    uint64_t frame = 0, sum = 0;
-    const char *wrong = reader_msg_check_shape(shape, &frame);
-    uint64_t chunk_bytes = shape->n_frames * sizeof(struct source_chunk);
+    struct source_parts parts;
+    const char *wrong = source_check_shape(shape, &parts);
     if (!wrong)
-        wrong =
-            map_index(source, fd, chunk_bytes + (shape->has_flags ? frame / shape->elem_bytes : 0));
-    const struct source_chunk *chunks = source->map;
-    for (uint64_t i = 0; !wrong && i < shape->n_frames; i++) {
-        if (!chunk_ok(index, &chunks[i], frame))
-            wrong = "a chunk that is not in its file";
-        sum += chunks[i].fault ? 0 : chunks[i].bytes;
-    }
+        wrong = map_index(source, fd, parts.bytes);
+    if (!wrong)
+        wrong = source_check_map(index, &source->assembly, shape, &parts, source->map);
     if (wrong) {
         fail_protocol(source, wrong);
         return;
@@ -331,10 +299,7 @@ static void take_index(struct source *source, int fd)
     index->n_frames = shape->n_frames;
     index->has_expected = shape->has_expected != 0;
     index->expected = index->has_expected ? shape->expected : 0;
-    index->chunks = chunks;
-    index->chunk_bytes = sum;
-    if (shape->has_flags)
-        take_flags(index, (const uint8_t *)source->map + chunk_bytes);
+    index->assembly = shape->has_assembly ? &source->assembly : NULL;
     if (index->assembly && !(index->assembler = assembler_new(index, 0))) {
         finish(source, STOW_NOMEM,
                &(struct stow_error){.code = STOW_NOMEM, .text = "no memory for the index"});

@@ -29,7 +29,7 @@ struct source;
 /* Why a frame cannot be had. To be looked at first: with a fault its bytes are not to be read. */
 enum source_fault {
     SOURCE_FAULT_NONE,
-    /* Its file is missing or cannot be used: file is SOURCE_NO_FILE, offset the index in files of
+    /* Its file is missing or cannot be used (a warning says why): file is SOURCE_NO_FILE, offset the index in files of
      * that file, to name it. */
     SOURCE_FAULT_NO_FILE,
     /* offset + bytes is past the end of the file: a truncated copy. */
@@ -51,7 +51,8 @@ struct source_chunk {
 
 struct source_file {
     char *path; /* the real path, as the client named it */
-    int fd;     /* for pread; the source's. -1: it could not be opened */
+    int fd;     /* for pread; the source's. -1: it could not be opened: */
+    int errno_value;
     uint64_t dev, ino, size;
     int64_t mtime_ns;
 };
@@ -66,8 +67,9 @@ struct source_index {
     bool has_expected;
     uint64_t expected;
     const struct source_chunk *chunks; /* [n_frames] */
-    const struct assembly *assembly;   /* how frames are put together; NULL: each is one chunk, bslz4 or raw */
-    struct assembler *assembler;       /* who does it, for span.c; with an assembly only */
+    const struct assembly
+        *assembly; /* how frames are put together; NULL: each is one chunk, bslz4 or raw */
+    struct assembler *assembler; /* who does it, for span.c; with an assembly only */
     const uint8_t
         *flags; /* [det_y * det_x] not 0: flagged by the file's pixel_mask; NULL: none is */
     uint64_t n_flagged;

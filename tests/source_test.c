@@ -11,6 +11,7 @@
  * are opened beside the real master, as the client does it. */
 #include "source.h"
 
+#include "assembly_lies.h"
 #include "index_json.h"
 #include "reader_msg.h"
 #include "test.h"
@@ -226,6 +227,9 @@ static const struct lie {
     {"wrapping frame", "size", SHAPE("u2", 2, UINT64_C(1) << 62, 4, 2, 0, 0, 0), {RAW(0)}, REST},
     {"scan of 3", "scan", SHAPE("u2", 2, 2, 4, 2, 3, 1, 0), {RAW(0)}, REST},
     {"wrapping scan", "scan", SHAPE("u2", 2, 2, 4, 2, UINT64_C(1) << 63, 2, 0), {RAW(0)}, REST},
+    {"u8", NULL, SHAPE("u8", 8, 1, 2, 2, 0, 0, UINT64_MAX), {RAW(0), RAW(84)}, REST},
+    {"i1", NULL, SHAPE("i1", 1, 4, 4, 2, 0, 0, 255), {RAW(0), RAW(84)}, REST},
+    {"f2", "kind of pixels", SHAPE("f2", 2, 2, 4, 2, 0, 0, 0), {RAW(0)}, REST},
     {"u3", "pixels", SHAPE("u2", 3, 2, 4, 2, 0, 0, 0), {RAW(0)}, REST},
     {"u2 of 4 bytes", "kind of pixels", SHAPE("u2", 4, 2, 4, 2, 0, 0, 0), {RAW(0)}, REST},
     {"no end", "kind of pixels", SHAPE("u2345678", 2, 2, 4, 2, 0, 0, 0), {RAW(0)}, REST},
@@ -244,6 +248,15 @@ static void fake_lie(size_t i)
     struct reader_msg msg = {.type = READER_INDEX, .shape = lie->shape};
     fake_send(&msg,
               lie->n_chunks ? fake_chunks(lie->chunks, lie->n_chunks, lie->flags, lie->seals) : -1);
+    pause();
+}
+
+static void fake_assembly(size_t i)
+{
+    struct told told = told_truth();
+    tell_lie(i, &told);
+    struct reader_msg msg = {.type = READER_INDEX, .shape = told.shape};
+    fake_send(&msg, told_memfd(&told));
     pause();
 }
 
@@ -381,6 +394,8 @@ static int fake_main(void)
     for (size_t i = 0; i < N_LIES; i++)
         if (strcmp(what, lies[i].name) == 0)
             fake_lie(i);
+    if (strncmp(what, "assembly ", 9) == 0)
+        fake_assembly((size_t)atoi(what + 9));
     return 8;
 }
 
@@ -446,6 +461,24 @@ static void test_lies(void)
                          sizeof(lies[i].chunks)) == 0);
         if (run.status == 0)
             CHECK_INT(source_index(run.source)->n_flagged, lies[i].flags ? 8 : 0);
+        run_close(&run);
+    }
+}
+
+static void test_assembly_lies(void)
+{
+    for (size_t i = 0; i < N_TOLD; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "assembly %zu", i);
+        struct source_options options = fake_options(name);
+        struct run run = {0};
+        run_open(&run, master, &options);
+        CHECK_MSG(run.status == (told_words[i] ? STOW_SOURCE : 0), "%s: status %d: %s", name,
+                  run.status, run.err.text);
+        if (told_words[i])
+            CHECK_MSG(strstr(run.err.text, told_words[i]) != NULL, "%s: %s", name, run.err.text);
+        else if (run.status == 0)
+            CHECK(strcmp(source_index(run.source)->assembly->texts, "/d") == 0);
         run_close(&run);
     }
 }
@@ -565,6 +598,7 @@ int main(int argc, char **argv)
     size_t n_fds = count_fds(); /* libuv keeps a pair for signals */
     test_fakes();
     test_lies();
+    test_assembly_lies();
     test_close();
     test_patience();
     test_no_reader();
