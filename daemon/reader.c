@@ -152,6 +152,26 @@ int reader_ask(struct reader *reader, const char *name, size_t *file, struct sto
                : error_set(err, STOW_NOMEM, "out of memory for the list of files");
 }
 
+/* The bytes of a path up to its last slash. */
+static size_t folder_bytes(const char *path)
+{
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    return slash ? (size_t)(slash - path) + 1 : 0;
+}
+
+int reader_ask_beside(struct reader *reader, size_t from, const char *name, size_t *file,
+                      struct stow_error *err)
+{
+    const char *real = reader->files[from]->real, *master = reader->files[0]->real;
+    size_t n = folder_bytes(real);
+    char path[2 * READER_PATH];
+    /* What lies beside the master is asked for by its short name, as the master would. */
+    if (name[0] == '/' || n == 0 || (n == folder_bytes(master) && memcmp(real, master, n) == 0))
+        return reader_ask(reader, name, file, err);
+    snprintf(path, sizeof(path), "%.*s%s", (int)n, real, name);
+    return reader_ask(reader, path, file, err);
+}
+
 /* Ask for files up to a window past this one. */
 static void ask_ahead(struct reader *reader, size_t file)
 {
@@ -178,8 +198,10 @@ static void take_answer(struct reader_file *file, const struct reader_msg *msg, 
         file->code = errno;
     else if (fd >= 0)
         file->io.size = (uint64_t)st.st_size;
-    if (msg->text[0])
+    if (msg->text[0]) {
         reader_file_show(file, msg->text);
+        file->real = strdup(msg->text);
+    }
 }
 
 /* Read one answer. STOW_GONE: the parent is gone, or talks nonsense. */
@@ -200,7 +222,7 @@ static int read_answer(struct reader *reader)
     return 0;
 }
 
-static int open_answered(struct reader_file *file, struct stow_error *err)
+static int check_answer(const struct reader_file *file, struct stow_error *err)
 {
     if (file->code == READER_NOT_REGULAR)
         return error_set(err, STOW_SOURCE, "%s is not a regular file", file->shown);
@@ -212,23 +234,34 @@ static int open_answered(struct reader_file *file, struct stow_error *err)
                                ? " (the daemon may hold no more files: raise its limit of open "
                                  "files, ulimit -n or LimitNOFILE)"
                                : "");
-    return reader_file_open(file, err);
+    return 0;
+}
+
+int reader_await(struct reader *reader, size_t number, struct stow_error *err)
+{
+    const struct reader_file *file = reader->files[number];
+    /* Only files before this one are done with, so the window must begin at the first
+     * unanswered. */
+    for (size_t i = 1; i <= number && !file->answered; i++)
+        while (!reader->files[i]->answered) {
+            ask_ahead(reader, i);
+            if (read_answer(reader) != 0)
+                return error_set(err, STOW_GONE, "framestowd is gone");
+        }
+    return check_answer(file, err);
 }
 
 int reader_open(struct reader *reader, size_t number, struct stow_error *err)
 {
     struct reader_file *file = reader->files[number];
     if (!file->tried) {
-        /* Only files before this one are done with, so the window must begin at the first
-         * unanswered. */
-        for (size_t i = 1; i <= number && !file->answered; i++)
-            while (!reader->files[i]->answered) {
-                ask_ahead(reader, i);
-                if (read_answer(reader) != 0)
-                    return error_set(err, STOW_GONE, "framestowd is gone");
-            }
+        int status = reader_await(reader, number, &file->why);
+        if (status == STOW_GONE)
+            return error_set(err, STOW_GONE, "framestowd is gone");
         file->tried = true;
-        if (open_answered(file, &file->why) == 0)
+        if (!status)
+            status = reader_file_open(file, &file->why);
+        if (!status)
             file->why.code = 0;
     }
     if (file->why.code && err)

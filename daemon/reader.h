@@ -28,6 +28,14 @@ struct reader {
  * opened, or ahead of that, as the window allows. STOW_NOMEM, STOW_LIMIT, STOW_INVALID. */
 int reader_ask(struct reader *reader, const char *name, size_t *file, struct stow_error *err);
 
+/* The same for a name that file `from` gives: relative to where that really is. */
+int reader_ask_beside(struct reader *reader, size_t from, const char *name, size_t *file,
+                      struct stow_error *err);
+
+/* Wait for the answer: its descriptor and size are there. STOW_MISSING and other codes of a file that cannot be had;
+ * STOW_GONE: the parent is gone, give up. */
+int reader_await(struct reader *reader, size_t file, struct stow_error *err);
+
 /* Wait for the answer and open it; a second call has the same outcome. STOW_MISSING and other
  * codes of a file that cannot be had; STOW_GONE: the parent is gone, give up. */
 int reader_open(struct reader *reader, size_t file, struct stow_error *err);

@@ -179,8 +179,7 @@ uint32_t reader_data_all_filters(const struct reader_data *data)
     return (1u << data->n_filters) - 1;
 }
 
-/* As many frames as these dimensions count, each of less than 4 GiB. */
-static bool count_frames(struct reader_data *data)
+bool reader_data_count(struct reader_data *data)
 {
     uint64_t pixels;
     data->det_y = data->dims[data->rank - 2];
@@ -214,7 +213,7 @@ static int check_dims(struct look *look)
     data->rank = (unsigned)rank;
     memcpy(data->dims, dims, (size_t)rank * sizeof(dims[0]));
     memcpy(data->max_dims, max_dims, (size_t)rank * sizeof(dims[0]));
-    if (!count_frames(data))
+    if (!reader_data_count(data))
         return error_set(look->err, STOW_UNSUPPORTED,
                          "%s: dataset %s has the shape %s: frames of 4 GiB and more are not "
                          "supported",

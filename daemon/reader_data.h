@@ -49,6 +49,9 @@ struct reader_data {
 int reader_data_describe(const struct reader_file *file, const char *path, hid_t dataset,
                          struct reader_data *data, struct stow_error *err);
 
+/* Count the frames that dims say. False: frames of 4 GiB and more, or too many of them. */
+bool reader_data_count(struct reader_data *data);
+
 /* Count chunks of this shape, which the description begins with one frame. False: too many. */
 bool reader_data_set_chunk(struct reader_data *data, const uint64_t *chunk);
 

@@ -42,17 +42,20 @@ static H5FD_t *driver_open(const char *name, unsigned flags, hid_t fapl, haddr_t
     (void)name;
     (void)max;
     struct reader_fd *const *info = H5Pget_driver_info(fapl);
-    if (!info || !*info || (flags & (H5F_ACC_RDWR | H5F_ACC_TRUNC | H5F_ACC_CREAT)))
+    if (!info || !*info || (*info)->open ||
+        (flags & (H5F_ACC_RDWR | H5F_ACC_TRUNC | H5F_ACC_CREAT)))
         return NULL;
     struct driver_file *file = calloc(1, sizeof(*file));
     if (!file)
         return NULL;
     file->fd = *info;
+    file->fd->open = true;
     return &file->head;
 }
 
 static herr_t driver_close(H5FD_t *head)
 {
+    ((struct driver_file *)head)->fd->open = false;
     free(head);
     return 0;
 }

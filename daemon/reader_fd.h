@@ -14,6 +14,8 @@
 struct reader_fd {
     int fd; /* borrowed */
     uint64_t size;
+    bool
+        open; /* as an HDF5 file: what HDF5 would open by itself, a source of a virtual dataset, is refused */
     int errno_value; /* of the last read that failed; EIO for one past the end */
     void (*on_read)(void *data);
     void *data;

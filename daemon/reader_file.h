@@ -17,6 +17,7 @@
 
 struct reader_file {
     char *name;               /* in the link */
+    char *real;               /* the real path as the parent tells it; NULL: it does not */
     char shown[READER_SHOWN]; /* the path, for messages; a long one from its end */
     bool answered;            /* the parent said what it is */
     int code;                 /* of the answer: 0, an errno, READER_NOT_REGULAR */
@@ -28,6 +29,8 @@ struct reader_file {
     unsigned offset_bytes; /* of an address in the file */
     unsigned length_bytes;
     bool swmr; /* opened beside its SWMR writer */
+    size_t
+        last_set; /* of the sets that were found by its name, 1 + the number of the last one; 0: none */
 };
 
 /* The path for messages. */

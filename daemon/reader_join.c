@@ -5,6 +5,7 @@
 #include "reader_data.h"
 #include "reader_index.h"
 #include "reader_path.h"
+#include "reader_virtual.h"
 #include "reader_whole.h"
 
 #include <inttypes.h>
@@ -66,32 +67,50 @@ static uint64_t read_attribute(hid_t object, const char *name)
 
 /* ---- one part -------------------------------------------------------------------------------- */
 
+static int check_count(struct join *join, const struct shard *shard)
+{
+    if (shard->data.n_frames <= READER_MAX_FRAMES)
+        return 0;
+    return error_set(join->err, STOW_LIMIT,
+                     "%s: dataset %s has %" PRIu64 " frames, more than the %" PRIu64
+                     " that are indexed at most",
+                     join->reader->files[shard->file]->shown, shard->part->shown,
+                     shard->data.n_frames, (uint64_t)READER_MAX_FRAMES);
+}
+
+/* What the dataset's frames are made of, into the table. */
+static int read_frames(struct join *join, struct shard *shard, hid_t dataset)
+{
+    struct reader_data *data = &shard->data;
+    const char *path = shard->part->shown;
+    if (data->storage == READER_VIRTUAL)
+        return reader_virtual(join->reader, shard->file, path, dataset, data, join->table,
+                              join->err);
+    return data->n_frames == 0 ? 0
+                               : reader_whole(join->reader, shard->file, path, dataset, data,
+                                              join->table, join->err);
+}
+
 static int read_dataset(struct join *join, struct shard *shard, hid_t dataset)
 {
     struct reader_file *file = join->reader->files[shard->file];
-    const char *path = shard->part->shown;
-    int status = reader_data_describe(file, path, dataset, &shard->data, join->err);
+    int status = reader_data_describe(file, shard->part->shown, dataset, &shard->data, join->err);
+    if (!status)
+        status = check_count(join, shard);
     if (status)
         return status;
-    shard->n_frames = shard->data.n_frames;
     shard->low = read_attribute(dataset, "image_nr_low");
     shard->high = read_attribute(dataset, "image_nr_high");
-    if (shard->n_frames > READER_MAX_FRAMES)
-        return error_set(join->err, STOW_LIMIT,
-                         "%s: dataset %s has %" PRIu64 " frames, more than the %" PRIu64
-                         " that are indexed at most",
-                         file->shown, path, shard->n_frames, (uint64_t)READER_MAX_FRAMES);
     if (file->swmr)
         reader_warn(join->reader,
                     "%s is open for SWMR writing: a snapshot of the %" PRIu64 " frames it has now",
-                    file->shown, shard->n_frames);
+                    file->shown, shard->data.n_frames);
     shard->first_box = join->table->n_boxes;
     shard->first_lost = join->table->n_lost;
-    if (shard->n_frames > 0)
-        status = reader_whole(join->reader, shard->file, path, dataset, &shard->data, join->table,
-                              join->err);
+    status = read_frames(join, shard, dataset);
     shard->end_box = join->table->n_boxes;
     shard->end_lost = join->table->n_lost;
+    shard->n_frames = shard->data.n_frames;
     return status;
 }
 

@@ -84,7 +84,7 @@ static int follow_external(struct walk *walk, size_t bytes)
                          walk->reader->files[walk->file]->shown);
     int status = go_on_at(walk, object);
     if (!status)
-        status = reader_ask(walk->reader, name, &file, walk->err);
+        status = reader_ask_beside(walk->reader, walk->file, name, &file, walk->err);
     if (status)
         return status;
     status = reader_open(walk->reader, file, walk->err);

@@ -16,6 +16,7 @@ struct reader_set {
     char *path;
     struct assembly_chunk *chunks; /* [data.n_chunks] */
     uint64_t n_written;
+    size_t older; /* as last_set in reader_file: the one before it */
 };
 
 /* Frames frame + i * frame_step whose file cannot be used. */

@@ -3,29 +3,35 @@
 #include "reader_whole.h"
 
 #include "reader_index.h"
+#include "reader_raw.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+static int index_set(struct reader *reader, struct reader_set *set, hid_t dataset,
+                     struct stow_error *err)
+{
+    const struct reader_data *data = &set->data;
+    if (!set->path || !set->chunks)
+        return error_set(err, STOW_NOMEM, "out of memory for the index of %" PRIu64 " chunks",
+                         data->n_chunks);
+    return (data->storage == READER_EXTERNAL ? reader_raw_index : reader_index)(
+        reader, set->file, set->path, dataset, data, set->chunks, &set->n_written, err);
+}
+
 int reader_whole_set(struct reader *reader, size_t file, const char *path, hid_t dataset,
                      struct reader_data *data, struct reader_table *table, size_t *number,
                      struct stow_error *err)
 {
+    int status = 0;
+    if (data->storage == READER_EXTERNAL)
+        status = reader_raw_describe(reader, file, path, dataset, data, err);
+    if (status)
+        return status;
     struct reader_set set = {.data = *data, .file = file, .path = strdup(path)};
     set.chunks = malloc((data->n_chunks + 1) * sizeof(*set.chunks));
-    int status =
-        set.path && set.chunks
-            ? 0
-            : error_set(err, STOW_NOMEM, "out of memory for the index of %" PRIu64 " chunks",
-                        data->n_chunks);
-    if (!status && (data->storage == READER_EXTERNAL || data->storage == READER_VIRTUAL))
-        status = error_set(err, STOW_UNSUPPORTED, "%s: dataset %s is %s, which is not supported",
-                           reader->files[file]->shown, path,
-                           data->storage == READER_EXTERNAL ? "in an external raw file"
-                                                            : "a virtual dataset over other files");
-    if (!status)
-        status = reader_index(reader, file, path, dataset, data, set.chunks, &set.n_written, err);
+    status = index_set(reader, &set, dataset, err);
     if (status) {
         free(set.path);
         free(set.chunks);

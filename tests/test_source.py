@@ -373,18 +373,6 @@ def test_other_filters(tmp_path, filters, words):
     refused(path, UNSUPPORTED, "p.h5", DATA, "not supported", *words)
 
 
-def test_other_layouts(tmp_path):
-    write(tmp_path / "c.h5", counts())
-    with h5py.File(tmp_path / "e.h5", "w") as h:
-        h.create_dataset(DATA, (4, 8, 8), "<u2", external=[("raw.bin", 0, 512)])
-    refused(tmp_path / "e.h5", UNSUPPORTED, "external raw file")
-    layout = h5py.VirtualLayout((4, 8, 8), "<u2")
-    layout[...] = h5py.VirtualSource("c.h5", DATA, (4, 8, 8))
-    with h5py.File(tmp_path / "v.h5", "w", libver="latest") as h:
-        h.create_virtual_dataset(DATA, layout)
-    refused(tmp_path / "v.h5", UNSUPPORTED, "virtual dataset")
-
-
 def test_other_ranks(tmp_path):
     with h5py.File(tmp_path / "p.h5", "w") as h:
         h["one"] = np.zeros(8, "<u2")
