@@ -97,6 +97,14 @@ bool filter_bitshuffle_alone(const struct assembly_filter *filter)
     return filter_value(filter, 4, BITSHUFFLE_ALONE) == BITSHUFFLE_ALONE;
 }
 
+/* Bitshuffle before 0.4 knows no Zstandard: asked for it, it writes blocks that are not compressed, and says nothing. */
+static bool is_false_zstd(const struct filter_step *step)
+{
+    return filter_value(step->filter, 4, 0) == BITSHUFFLE_ZSTD &&
+           filter_value(step->filter, 0, 0) == 0 && filter_value(step->filter, 1, 0) < 4 &&
+           step->src_bytes == step->want;
+}
+
 static int undo_alone(struct filter_step *step, uint32_t elem_bytes, struct stow_error *err)
 {
     uint64_t n_elems = filter_value(step->filter, 3, 0);
@@ -178,7 +186,7 @@ int filter_undo_bitshuffle(struct filter_step *step, struct stow_error *err)
     uint32_t mode = filter_value(step->filter, 4, BITSHUFFLE_ALONE);
     if (!elem_bytes || elem_bytes > MAX_ELEM_BYTES)
         return error_set(err, STOW_UNSUPPORTED, "elements of %u bytes", elem_bytes);
-    if (mode == BITSHUFFLE_ALONE)
+    if (mode == BITSHUFFLE_ALONE || is_false_zstd(step))
         return undo_alone(step, elem_bytes, err);
     if (mode == BITSHUFFLE_LZ4 || mode == BITSHUFFLE_ZSTD)
         return undo_compressed(step, elem_bytes, err);
