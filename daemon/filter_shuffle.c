@@ -7,32 +7,50 @@
 
 #include <string.h>
 
-#define BLOCK \
-    64u /* elements: their bytes come from as many lines of the cache as an element has bytes */
+#define LANES 16u
+typedef uint8_t vbytes __attribute__((vector_size(LANES)));
 
-static INLINED void unshuffle(uint8_t *restrict dst, const uint8_t *restrict src, size_t n,
-                              uint32_t elem_bytes)
+/* n vectors as one array: its halves interleaved. After log2(n) rounds byte m of vector r is at m * n + r. */
+static INLINED void interleave_halves(vbytes *out, const vbytes *in, uint32_t n)
 {
-    size_t i = 0;
-    for (; i + BLOCK <= n; i += BLOCK) {
-        for (uint32_t k = 0; k < elem_bytes; k++) {
-            for (uint32_t m = 0; m < BLOCK; m++)
-                dst[(i + m) * elem_bytes + k] = src[k * n + i + m];
-        }
-    }
-    for (; i < n; i++) {
-        for (uint32_t k = 0; k < elem_bytes; k++)
-            dst[i * elem_bytes + k] = src[k * n + i];
+    for (uint32_t r = 0; r < n / 2; r++) {
+        vbytes a = in[r], b = in[r + n / 2];
+        out[2 * r] =
+            __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        out[2 * r + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29,
+                                                 14, 30, 15, 31);
     }
 }
 
-static void unshuffle_any(uint8_t *dst, const uint8_t *src, size_t n, uint32_t elem_bytes)
+/* LANES elements; inlined with a constant elem_bytes of 2, 4 or 8, so that vectors stay in registers. */
+static INLINED void unshuffle_lanes(uint8_t *dst, const uint8_t *src, size_t n, uint32_t elem_bytes)
 {
-    switch (elem_bytes) {
-    case 2: unshuffle(dst, src, n, 2); break;
-    case 4: unshuffle(dst, src, n, 4); break;
-    case 8: unshuffle(dst, src, n, 8); break;
-    default: unshuffle(dst, src, n, elem_bytes);
+    vbytes a[8], b[8];
+    for (uint32_t k = 0; k < elem_bytes; k++)
+        memcpy(&a[k], src + k * n, LANES);
+    interleave_halves(b, a, elem_bytes);
+    if (elem_bytes >= 4)
+        interleave_halves(a, b, elem_bytes);
+    if (elem_bytes == 8)
+        interleave_halves(b, a, elem_bytes);
+    memcpy(dst, elem_bytes == 4 ? a : b, (size_t)elem_bytes * LANES);
+}
+
+static void unshuffle(uint8_t *dst, const uint8_t *src, size_t n, uint32_t elem_bytes)
+{
+    size_t i = 0;
+    if (elem_bytes == 2)
+        for (; i + LANES <= n; i += LANES)
+            unshuffle_lanes(dst + 2 * i, src + i, n, 2);
+    if (elem_bytes == 4)
+        for (; i + LANES <= n; i += LANES)
+            unshuffle_lanes(dst + 4 * i, src + i, n, 4);
+    if (elem_bytes == 8)
+        for (; i + LANES <= n; i += LANES)
+            unshuffle_lanes(dst + 8 * i, src + i, n, 8);
+    for (; i < n; i++) {
+        for (uint32_t k = 0; k < elem_bytes; k++)
+            dst[i * elem_bytes + k] = src[k * n + i];
     }
 }
 
@@ -44,7 +62,10 @@ int filter_undo_shuffle(struct filter_step *step, struct stow_error *err)
     if (rc)
         return rc;
     size_t n = step->src_bytes / elem_bytes;
-    unshuffle_any(step->dst, step->src, n, elem_bytes);
+    if (elem_bytes == 1)
+        memcpy(step->dst, step->src, n);
+    else
+        unshuffle(step->dst, step->src, n, elem_bytes);
     memcpy(step->dst + n * elem_bytes, step->src + n * elem_bytes,
            step->src_bytes - n * elem_bytes);
     return 0;
