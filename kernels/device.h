@@ -88,7 +88,7 @@ void device_arm(struct device *device);
 
 enum memory_kind {
     MEMORY_RESIDENT =
-        8, /* where acquisitions live; shareable by a descriptor that never leaves the daemon */
+        8, /* where acquisitions live; on a GPU shareable by a descriptor that never leaves the daemon */
     MEMORY_STAGING = 16, /* host memory that uploads run from at full speed */
     MEMORY_HOST_FD = 1,  /* rings: values as MemoryKind in framestow.proto */
     MEMORY_CUDA_IPC = 2,

@@ -35,8 +35,8 @@ static void test_memory(struct device *device)
         size_t bytes;
         bool fd, host, zeroed;
     } rows[] = {
-        {MEMORY_RESIDENT, 1, true, false, false},
-        {MEMORY_RESIDENT, 5u << 20, true, false, false},
+        {MEMORY_RESIDENT, 1, false, false, false},
+        {MEMORY_RESIDENT, 5u << 20, false, false, false},
         {MEMORY_STAGING, 3u << 20, false, true, false},
         {MEMORY_HOST_FD, 1, true, true, true},
         {MEMORY_HOST_FD, (3u << 20) + 1, true, true, true},
