@@ -7,12 +7,14 @@
 
 #include "piece.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <uv.h>
 
-#define LEAST_BUDGET (UINT64_C(256) << 20)
-#define BUDGET_PART 8u
+#define BUDGET_PART 8u      /* of the memory, the cache may always have */
+#define MOST_BUDGET_PART 2u /* if the layout wants it */
+#define USUAL_SPAN (UINT64_C(8) << 20)
 #define KEPT_ROOM ((size_t)64 << 20) /* larger buffers are not kept from read to read */
 
 /* A box by its frames: last is the largest of all up to here, so that a search may stop. */
@@ -29,6 +31,7 @@ struct late {
 struct assembler {
     const struct source_index *index;
     struct grid *grids;    /* [n_datasets] */
+    uint64_t budget;       /* of decoded chunks */
     struct reach *reaches; /* [n_boxes] by first frame */
     struct chunk_cache *cache;
     uv_mutex_t mutex; /* of the benches */
@@ -38,12 +41,63 @@ struct assembler {
 
 /* ---- made and freed ------------------------------------------------------------------------------- */
 
-static uint64_t usual_budget(void)
+/* Decoded chunks that are in use at once when frames are read in order: of all groups across the dimensions that follow
+ * the first one of which a chunk has more than one. */
+static uint64_t bytes_in_use(const struct grid *grid)
+{
+    const struct assembly_dataset *dataset = grid->dataset;
+    uint64_t bytes = grid->bytes * grid->n_down * grid->n_across;
+    uint32_t d = 0;
+    while (d + 2 < dataset->rank && dataset->chunk[d] == 1)
+        d++;
+    for (d++; d + 2 < dataset->rank; d++)
+        bytes *= (dataset->dims[d] - 1) / dataset->chunk[d] + 1;
+    return grid->n_frames > 1 ? bytes : 0;
+}
+
+static const struct grid *hungriest(const struct assembler *assembler)
+{
+    const struct grid *most = assembler->grids;
+    for (size_t i = 1; i < assembler->index->assembly->n_datasets; i++) {
+        if (bytes_in_use(&assembler->grids[i]) > bytes_in_use(most))
+            most = &assembler->grids[i];
+    }
+    return most;
+}
+
+static uint64_t usual_budget(const struct assembler *assembler)
 {
     uint64_t memory = uv_get_total_memory(), allowed = uv_get_constrained_memory();
+    uint64_t wanted = bytes_in_use(hungriest(assembler));
     if (allowed && allowed < memory)
         memory = allowed;
-    return memory / BUDGET_PART > LEAST_BUDGET ? memory / BUDGET_PART : LEAST_BUDGET;
+    uint64_t least = memory / BUDGET_PART, most = memory / MOST_BUDGET_PART;
+    wanted += wanted / 4; /* the next ones begin before the last reader of these is done */
+    return wanted < least ? least : wanted < most ? wanted : most;
+}
+
+bool assembler_is_slow(const struct assembler *assembler, char *text, size_t room)
+{
+    const struct source_index *index = assembler->index;
+    if (!index->assembly->n_datasets)
+        return false;
+    const struct grid *grid = hungriest(assembler);
+    const struct assembly_dataset *dataset = grid->dataset;
+    uint64_t bytes = bytes_in_use(grid);
+    if (bytes <= assembler->budget)
+        return false;
+    uint64_t frames = grid->n_frames * index->det_y * index->det_x * index->elem_bytes;
+    snprintf(text, room,
+             "%s: chunks of %llu frames by %llux%llu pixels: %llu MiB of them are in use at once, "
+             "more than the %llu MiB "
+             "that are kept, and they may be decoded up to %llu times; a copy with a frame in each "
+             "chunk (h5repack -l "
+             "CHUNK=) loads faster",
+             index->assembly->texts + dataset->path, (unsigned long long)grid->n_frames,
+             (unsigned long long)grid->height, (unsigned long long)grid->width,
+             (unsigned long long)(bytes >> 20), (unsigned long long)(assembler->budget >> 20),
+             (unsigned long long)(frames / USUAL_SPAN + 2));
+    return true;
 }
 
 static int by_first(const void *a, const void *b)
@@ -78,13 +132,15 @@ static int assembler_init(struct assembler *assembler, uint64_t budget_bytes)
     assembler->has_mutex = true;
     assembler->grids = calloc(assembly->n_datasets + 1, sizeof(*assembler->grids));
     assembler->reaches = calloc(assembly->n_boxes + 1, sizeof(*assembler->reaches));
-    assembler->cache = chunk_cache_new(budget_bytes ? budget_bytes : usual_budget());
-    if (!assembler->grids || !assembler->reaches || !assembler->cache)
+    if (!assembler->grids || !assembler->reaches)
         return STOW_NOMEM;
     for (size_t i = 0; i < assembly->n_datasets; i++)
         grid_init(&assembler->grids[i], &assembly->datasets[i]);
     find_reaches(assembler);
-    return 0;
+    assembler->budget =
+        budget_bytes || !assembly->n_datasets ? budget_bytes : usual_budget(assembler);
+    assembler->cache = chunk_cache_new(assembler->budget);
+    return assembler->cache ? 0 : STOW_NOMEM;
 }
 
 struct assembler *assembler_new(const struct source_index *index, uint64_t budget_bytes)

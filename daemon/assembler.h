@@ -34,7 +34,7 @@ struct assembler_read {
 };
 
 /* index has an assembly and outlives it. budget_bytes: of decoded chunks; 0: an eighth of the memory that there is for this
- * process, at least 256 MiB. NULL without memory. */
+ * process, and up to half of it if the layout has more chunks than that in use at once. NULL without memory. */
 struct assembler *assembler_new(const struct source_index *index, uint64_t budget_bytes);
 void assembler_free(struct assembler *assembler);
 
@@ -42,6 +42,10 @@ void assembler_free(struct assembler *assembler);
  * go on: STOW_NOMEM, or STOW_SOURCE when a file is not the one that was indexed. Any thread. */
 int assembler_read(struct assembler *assembler, const struct assembler_read *read,
                    struct stow_error *err);
+
+/* Whether chunks are likely to be decoded more than once, since more are in use at once than the budget holds: then a
+ * sentence for the user. */
+bool assembler_is_slow(const struct assembler *assembler, char *text, size_t room);
 
 /* Bytes of all chunks in the files. */
 uint64_t assembly_bytes(const struct assembly *assembly);

@@ -109,6 +109,9 @@ int describe_resident(struct resident *resident, const struct source_index *inde
     resident->source_bytes = index->assembly ? assembly_bytes(index->assembly) : index->chunk_bytes;
     for (size_t i = 0; i < index->n_warnings; i++)
         resident_warn(resident, "%s", index->warnings[i]);
+    char slow[400];
+    if (index->assembler && assembler_is_slow(index->assembler, slow, sizeof(slow)))
+        resident_warn(resident, "%s", slow);
     describe_frames(resident, index);
     return 0;
 }

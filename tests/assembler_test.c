@@ -517,6 +517,43 @@ static void test_skipped(void)
     bed_free(bed);
 }
 
+/* No dataset at all: every frame is the fill value. */
+static void test_nothing(void)
+{
+    struct bed *bed = bed_new();
+    char text[400];
+    bed->datasets[0].elem_bytes = 2;
+    bed_open(bed, 9, 5, 4, 12, 0);
+    check_all(bed);
+    CHECK(!assembler_is_slow(bed->index.assembler, text, sizeof(text)));
+    bed_free(bed);
+}
+
+/* Chunks of many frames by few pixels, of which a budget holds too few: that is said, and only then. */
+static void test_slow_layouts(void)
+{
+    static const struct {
+        uint64_t chunk[4], budget;
+        bool slow;
+    } rows[] = {
+        {{6, 5, 2, 2}, 3839, true}, {{6, 5, 2, 2}, 3840, false}, /* all of it */
+        {{1, 5, 2, 2}, 639, true},  {{1, 5, 2, 2}, 640, false},  /* a row of the scan */
+        {{2, 1, 8, 8}, 1279, true}, {{2, 1, 8, 8}, 1280, false}, /* two rows, in ten groups */
+        {{1, 1, 2, 2}, 1, false}};
+    static const uint64_t dims[] = {6, 5, 8, 8};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        struct bed *bed = bed_new();
+        char text[400] = "";
+        add_dataset(bed, dataset(4, dims, rows[i].chunk, 2), 0, 0);
+        add_box(bed, whole_box(bed, 0, 0));
+        bed_open(bed, 30, 8, 8, 0, rows[i].budget);
+        bool slow = assembler_is_slow(bed->index.assembler, text, sizeof(text));
+        CHECK_MSG(slow == rows[i].slow, "row %zu: %s", i, text);
+        CHECK(!slow || (strstr(text, "/entry/data/data") && strstr(text, "h5repack")));
+        bed_free(bed);
+    }
+}
+
 /* ---- threads -------------------------------------------------------------------------------------- */
 
 static struct bed *shared_bed;
@@ -657,6 +694,8 @@ int main(void)
     test_filters_not_known();
     test_changed_file();
     test_skipped();
+    test_nothing();
+    test_slow_layouts();
     test_threads();
     test_cache();
     test_cache_full();
