@@ -31,7 +31,8 @@ build="gcc g++ make meson ninja-build pkg-config protobuf-c-compiler libprotobuf
     libhdf5-dev liblz4-dev libjson-c-dev libpng-dev libseccomp-dev libssl-dev libsystemd-dev
     libxxhash-dev libdeflate-dev libzstd-dev"
 demo="python3"
-test="python3 python3-pytest python3-numpy python3-h5py python3-hdf5plugin bitshuffle
+test="python3 python3-pytest python3-numpy python3-h5py python3-hdf5plugin
+    python3-zstandard bitshuffle
     clang clang-format-14"
 
 distribution=unknown

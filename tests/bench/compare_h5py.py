@@ -8,6 +8,9 @@ files on the same cores; in turn, several rounds, the first of them not counted.
 read      load --form bslz4 and frames: both sides decode every frame once
 digest    the same, and both hash every byte
 encode    load and frames as they are by default: framestow also encodes, which pays from the second look on
+gzip      the same counts behind shuffle and gzip (level 4), a frame a chunk: load --form raw and frames
+contiguous  the same counts in one piece, without a filter: load --form raw and frames
+gzip encode, contiguous encode  these by default
 again     frames of what is resident already
 sum       a virtual image (an annulus) of what is resident already; numpy reads the files and adds up
 in memory the same, but numpy has all frames decoded in memory
@@ -59,6 +62,20 @@ print(time.monotonic() - begin, text)
 """
 
 
+# The same counts in one file each, one dataset.
+WRITE = """
+import sys
+import h5py, hdf5plugin
+import numpy as np
+with h5py.File(sys.argv[1], "r") as f:
+    a = np.concatenate([f["/entry/data"][n][...] for n in sorted(f["/entry/data"])])
+with h5py.File(sys.argv[2] + "/gzip.h5", "w") as f:
+    f.create_dataset("/entry/data/data", data=a, chunks=(1,) + a.shape[1:], compression="gzip", shuffle=True)
+with h5py.File(sys.argv[2] + "/contiguous.h5", "w") as f:
+    f.create_dataset("/entry/data/data", data=a)
+"""
+
+
 def run(*args):
     res = subprocess.run([str(a) for a in args], capture_output=True, text=True)
     if res.returncode:
@@ -81,7 +98,8 @@ def by_framestow(cli, master, what, folder, pid):
     image_of = {"sum": ("sum", "demo", "--annulus", "20,50"), "mean": ("mean", "demo", "--sum")}
     image_of["in memory"] = image_of["sum"]
     resident = what == "again" or what in image_of
-    form = ("--form", "bslz4") if what in ("read", "digest") else ()
+    form = {"read": ("--form", "bslz4"), "digest": ("--form", "bslz4"), "gzip": ("--form", "raw"),
+            "contiguous": ("--form", "raw")}.get(what, ())
     if resident:
         run(*cli, "load", master, "--name", "demo")
     begin, cpu = time.monotonic(), cpu_seconds(pid)
@@ -128,11 +146,15 @@ def main():
                 time.sleep(0.05)
             print(f"{result['cores']} cores, scan {options.scan} of 192x192 u2, seconds: median, least, most of "
                   f"{options.rounds} rounds")
-            for what in ("read", "digest", "encode", "again", "sum", "in memory", "mean"):
+            run(sys.executable, "-c", WRITE, master, folder)
+            for what in ("read", "digest", "encode", "gzip", "gzip encode", "contiguous", "contiguous encode", "again", "sum",
+                         "in memory", "mean"):
                 ours, theirs, cpu = [], [], 0
+                layout = what.split()[0]
+                path = Path(folder) / f"{layout}.h5" if layout in ("gzip", "contiguous") else master
                 for counted in range(options.rounds + 1):
-                    a = by_framestow(cli, master, what, folder, daemon.pid)
-                    b = by_h5py(master, what)
+                    a = by_framestow(cli, path, what, folder, daemon.pid)
+                    b = by_h5py(path, what)
                     if a[1] != b[1]:
                         sys.exit(f"{what}: results differ: {a[1]} {b[1]}")
                     if counted:
@@ -142,8 +164,8 @@ def main():
                 worse |= ratio <= 1 and what != "in memory"
                 busy = cpu / sum(ours)
                 result[what] = {"framestow_s": ours, "h5py_s": theirs, "ratio": ratio, "cores_busy": busy}
-                print(f"{what:9} framestow                  {spread(ours)}   {busy:.2f} cores busy")
-                print(f"{what:9} h5py + hdf5plugin (+ numpy) {spread(theirs)}   {ratio:.2f} times framestow's",
+                print(f"{what:17} framestow                  {spread(ours)}   {busy:.2f} cores busy")
+                print(f"{what:17} h5py + hdf5plugin (+ numpy) {spread(theirs)}   {ratio:.2f} times framestow's",
                       flush=True)
         finally:
             daemon.send_signal(signal.SIGTERM)
