@@ -470,7 +470,16 @@ def test_messages_that_make_no_sense(daemon, keep):
             os.ftruncate(fd, 1)
         with pytest.raises(OSError):
             os.write(fd, b"x")
+        whole = np.frombuffer(os.pread(fd, 32, 0), "u8")
         os.close(fd)
+        # Annuli are drawn with the weights that are asked for.
+        for weights, dtype in (("u1", "u8"), ("i4", "i8"), ("f8", "f8")):
+            reply = raw.ask(SUM, name + annulus + field(4, weights))
+            fd = raw.fds.pop()
+            assert reply[11][1] == [dtype.encode()]
+            exactly(np.frombuffer(os.pread(fd, 32, 0), dtype), whole.astype(dtype))
+            os.close(fd)
+        assert raw.refused(SUM, name + annulus + field(4, "f4"))[0] == 5
 
 
 def test_still_loading(start, simulated):
