@@ -349,6 +349,8 @@ int counts_model_unpack(struct counts_model *model, const uint8_t *packed, size_
     if (shape->n_elems == 0 || shape->n_elems > most)
         return error_set(err, STOW_CORRUPT, "a model for frames of %llu pixels",
                          (unsigned long long)shape->n_elems);
+    if (!shape_is_counts(shape))
+        return error_set(err, STOW_CORRUPT, "a model for pixels that are no counts");
     struct counts_model made = {.n_tiles = counts_n_tiles(shape->n_elems),
                                 .n_granules = counts_n_granules(shape->n_elems)};
     int status = unpack_head(&made, &packed, bytes, err);

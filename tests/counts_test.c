@@ -484,6 +484,12 @@ static void test_packed(uint32_t elem_bytes)
     CHECK_INT(good_cuts, 0);
     struct frame_shape nothing = {.n_elems = 0, .elem_bytes = 1};
     CHECK_INT(counts_model_unpack(&unpacked, packed, bytes, &nothing, NULL), STOW_CORRUPT);
+    const struct frame_shape no_counts[] = {
+        {.n_elems = bench.shape.n_elems, .elem_bytes = 8},
+        {.n_elems = bench.shape.n_elems, .elem_bytes = 4, .kind = PIXEL_SIGNED},
+        {.n_elems = bench.shape.n_elems, .elem_bytes = 4, .kind = PIXEL_FLOAT}};
+    for (size_t i = 0; i < 3; i++)
+        CHECK_INT(counts_model_unpack(&unpacked, packed, bytes, &no_counts[i], NULL), STOW_CORRUPT);
     fence_free(&fence);
     free(plain.words);
     free(pixels);
