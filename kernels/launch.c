@@ -5,6 +5,8 @@ cudaError_t launch_work(const struct work *work, cudaStream_t stream)
 {
     if (work->kind == WORK_ENCODE || work->kind == WORK_PLACE)
         return launch_encode(work, stream);
+    if (work->kind == WORK_RINGS)
+        return launch_rings(work, stream);
     return launch_sums(work, stream);
 }
 
@@ -17,5 +19,7 @@ cudaError_t launch_load_all(void)
         rc = launch_load_encode();
     if (!rc)
         rc = launch_load_sums();
+    if (!rc)
+        rc = launch_load_rings();
     return rc;
 }

@@ -47,6 +47,7 @@ cudaError_t launch_encode(const struct work *work, cudaStream_t stream); /* ENCO
 /* shared_bytes: pretend that a thread block gets no more shared memory than this; 0: what there is */
 cudaError_t launch_encode_within(const struct work *work, uint32_t shared_bytes,
                                  cudaStream_t stream);
+cudaError_t launch_rings(const struct work *work, cudaStream_t stream);
 cudaError_t launch_sums(const struct work *work, cudaStream_t stream); /* all others */
 
 /* Have every kernel of this library loaded on the current device now, so that no later launch waits for it. */
@@ -55,6 +56,7 @@ cudaError_t launch_load_bslz4(void);
 cudaError_t launch_load_counts(void);
 cudaError_t launch_load_encode(void);
 cudaError_t launch_load_sums(void);
+cudaError_t launch_load_rings(void);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * work on the CPU: items of each kind, one after the other, by the functions of counts.h and sums.h. Items touch
+ * work on the CPU: items of each kind, one after the other, by the functions of counts.h, sums.h and rings.h. Items touch
  * different outputs, so threads may do different ranges of one work at the same time. */
 #include "work.h"
 
@@ -91,12 +91,20 @@ static void run_compare(const struct work *work, uint64_t i)
         *differ = differ_u8(left, right, n);
 }
 
+static void run_rings(const struct work *work, uint64_t i)
+{
+    const uint64_t *frames = at(work->rings.frames);
+    rings_frame(at(work->rings.out + i * (work->rings.wide ? 8 : 4)), work->rings.out_stride,
+                work->rings.wide, at(frames[i]), at(work->rings.map), work->rings.n_rings,
+                &work->shape);
+}
+
 void work_run(const struct work *work, uint64_t begin, uint64_t end)
 {
     static void (*const items[])(const struct work *work, uint64_t i) = {
         [WORK_STATS] = run_stats,     [WORK_PIXELS] = run_pixels, [WORK_ENCODE] = run_encode,
         [WORK_PLACE] = run_place,     [WORK_WEIGH] = run_weigh,   [WORK_SUM] = run_sum,
-        [WORK_COMPARE] = run_compare,
+        [WORK_COMPARE] = run_compare, [WORK_RINGS] = run_rings,
     };
     for (uint64_t i = begin; i < end; i++)
         items[work->kind](work, i);

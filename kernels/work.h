@@ -10,6 +10,7 @@
 #define STOW_WORK_H
 
 #include "counts.h"
+#include "rings.h"
 #include "sums.h"
 
 enum work_kind {
@@ -20,6 +21,7 @@ enum work_kind {
     WORK_WEIGH,   /* item: a segment */
     WORK_SUM,     /* item: a frame */
     WORK_COMPARE, /* item: a frame */
+    WORK_RINGS,   /* item: a frame */
 };
 
 #define WORK_PIXELS_BLOCK 1024u
@@ -87,6 +89,14 @@ struct work {
             uint64_t left, right; /* uint64 [n] each: addresses of decoded frames */
             uint64_t differ;      /* uint64 [n]: how many pixels of each differ */
         } compare;
+        struct {
+            uint64_t frames; /* uint64 [n] addresses of decoded frames, each 16-byte aligned */
+            uint64_t map;    /* uint16 [n_elems], 8-byte aligned: as rings_frame has it */
+            uint64_t out; /* uint32, or uint64 if wide, [n_rings][out_stride]: item i at [k][i] */
+            uint64_t out_stride;
+            uint32_t n_rings; /* at most RINGS_MAX */
+            bool wide;
+        } rings;
     };
 };
 

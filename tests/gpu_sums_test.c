@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sums on the GPU against the plain sums of sums_cases.h and sums_pixel_cases.h, on the cases of the CPU's test; memory is managed, so that
+ * sums on the GPU against the plain sums of sums_cases.h, sums_pixel_cases.h and rings_cases.h, on the cases of the CPU's test; memory is managed, so that
  * both sides see the same addresses. And how fast they are.
  *
  *   gpu_sums_test [--short]                 --short: few cases, for runs under compute-sanitizer
@@ -10,10 +10,12 @@
  * their own, in segments of 4,096, and prints a line of JSON for each kind of work: the median of 21 runs between two
  * CUDA events after 3 to warm up, and where 10 and 90 % of them lie. Every result is compared with the CPU's. */
 #include "launch.h"
+#include "rings_cases.h"
 #include "sums_kind_cases.h"
 #include "sums_pixel_cases.h"
 
 #include <cuda_runtime_api.h>
+#include <math.h>
 
 static void must(cudaError_t error, const char *what)
 {
@@ -35,7 +37,7 @@ struct arena {
 static void run_on_gpu(struct sums_bed *bed, const struct work *work)
 {
     (void)bed;
-    must(launch_sums(work, NULL), "launch");
+    must(launch_work(work, NULL), "launch");
     must(cudaDeviceSynchronize(), "work");
 }
 
@@ -109,6 +111,7 @@ static void test_all(bool brief)
             free_sums_case(&bed, &of);
             stats_case(&bed, 7, 293, elem_bytes, 3, UNIFORM, 2);
             pixels_case(&bed, &shape, 33, UNIFORM);
+            rings_case(&bed, &shape, RINGS_STRIPES, 70, UNIFORM, elem_bytes != 2);
         }
         for (size_t type = 0; type < N_KIND_TYPES; type++) {
             kind_sum_case(&bed, type, 2051, KIND_SPECIAL, WEIGHT_F64);
@@ -120,6 +123,7 @@ static void test_all(bool brief)
         test_large_kinds(&bed);
         test_weighted_sums(&bed);
         test_statistics(&bed);
+        test_rings(&bed);
         test_pixel_sums(&bed);
     }
     must(cudaFree(arena.memory), "free");
@@ -324,7 +328,7 @@ static void time_work(struct bench *bench, const struct work *work, const char *
     float ms[N_RUNS];
     for (int r = -N_WARM; r < N_RUNS; r++) {
         must(cudaEventRecord(bench->start, NULL), "event");
-        must(launch_sums(work, NULL), "launch");
+        must(launch_work(work, NULL), "launch");
         must(cudaEventRecord(bench->stop, NULL), "event");
         must(cudaEventSynchronize(bench->stop), what);
         if (r >= 0)
@@ -410,7 +414,7 @@ static void bench_sums(struct bench *bench, enum weight_kind kind, uint32_t n, u
     if (!raw && n == FRAMES)
         time_work(bench, &weigh, "weigh 16 segments", 0, 0);
     else
-        must(launch_sums(&weigh, NULL), "weigh");
+        must(launch_work(&weigh, NULL), "weigh");
     must(cudaMemset(bench->out_dev, 0xa5, (size_t)n * n_masks * 8), "poison");
     must(cudaMemset(bench->status_dev, 0xa5, n * sizeof(int32_t)), "poison");
     time_work(bench, &work, what, n, raw ? 2.0 * N_PIXELS : bench->bits_a_pixel / 8 * N_PIXELS);
@@ -477,6 +481,39 @@ static void bench_compare(struct bench *bench)
     CHECK_MSG(wrong == 0, "%s: %u equal frames differ", bench->sample, wrong);
 }
 
+/* Rings about the middle. */
+static void bench_rings(struct bench *bench)
+{
+    enum { RINGS = 136 };
+    uint16_t *map = case_alloc(N_PIXELS * sizeof(*map));
+    uint32_t *want = case_alloc(RINGS * sizeof(*want)), wrong = 0;
+    uint32_t *got = case_alloc(FRAMES * RINGS * sizeof(*got));
+    uint32_t *out = device_memory(FRAMES * RINGS * sizeof(*out));
+    for (uint32_t i = 0; i < N_PIXELS; i++)
+        map[i] = (uint16_t)hypot((double)(i / SIDE) - (SIDE - 1) / 2.0,
+                                 (double)(i % SIDE) - (SIDE - 1) / 2.0);
+    const struct work work = {.kind = WORK_RINGS,
+                              .n = FRAMES,
+                              .shape = bench_shape,
+                              .rings = {.frames = ADDRESS(bench->frames_dev),
+                                        .map = ADDRESS(uploaded(map, N_PIXELS * sizeof(*map))),
+                                        .out = ADDRESS(out),
+                                        .out_stride = FRAMES,
+                                        .n_rings = RINGS}};
+    time_work(bench, &work, "rings", FRAMES, 2.0 * N_PIXELS);
+    must(cudaMemcpy(got, out, FRAMES * RINGS * sizeof(*out), cudaMemcpyDeviceToHost), "rings");
+    for (uint32_t d = 0; d < DISTINCT; d++) {
+        rings_frame(want, 1, false, bench->pixels + (size_t)d * N_PIXELS, map, RINGS, &bench_shape);
+        for (uint32_t f = d; f < FRAMES; f += DISTINCT)
+            for (uint32_t k = 0; k < RINGS; k++)
+                wrong += got[(size_t)k * FRAMES + f] != want[k];
+    }
+    CHECK_MSG(wrong == 0, "%s: %u sums over rings are wrong", bench->sample, wrong);
+    void *done[] = {map, want, got};
+    for (size_t i = 0; i < sizeof(done) / sizeof(*done); i++)
+        free(done[i]);
+}
+
 static void run_bench(const char *path)
 {
     struct bench bench = {0};
@@ -495,6 +532,7 @@ static void run_bench(const char *path)
     bench_stats(&bench);
     bench_pixels(&bench);
     bench_compare(&bench);
+    bench_rings(&bench);
     must(cudaDeviceReset(), "reset");
     counts_model_fini(&bench.model);
     void *host[] = {bench.pixels, bench.weights, bench.flags, bench.out, bench.status};
@@ -511,12 +549,12 @@ int main(int argc, char **argv)
     }
     if (argc > 2 && strcmp(argv[1], "--bench") == 0) {
         for (int i = 2; i < argc; i++) {
-            must(launch_load_sums(), "launch_load_sums");
+            must(launch_load_all(), "launch_load_all");
             run_bench(argv[i]);
         }
         return test_end();
     }
-    must(launch_load_sums(), "launch_load_sums");
+    must(launch_load_all(), "launch_load_all");
     test_all(argc > 1 && strcmp(argv[1], "--short") == 0);
     return test_end();
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sums on the CPU, by way of work_run, against the plain sums of sums_cases.h and sums_pixel_cases.h. Each piece of memory is an allocation
+ * sums on the CPU, by way of work_run, against the plain sums of sums_cases.h, sums_pixel_cases.h and
+ * rings_cases.h. Each piece of memory is an allocation
  * of its own, so that a sanitizer sees whatever is read or written beyond it. */
+#include "rings_cases.h"
 #include "sums_kind_cases.h"
 #include "sums_pixel_cases.h"
 
@@ -54,5 +56,6 @@ int main(void)
     test_kinds(&bed);
     test_large_kinds(&bed);
     test_fill_sums();
+    test_rings(&bed);
     return test_end();
 }
