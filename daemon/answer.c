@@ -68,6 +68,23 @@ static void put_lists(struct answer_acquisition *answer, const struct resident *
     m->n_timings = resident->n_timings;
 }
 
+static void put_rings(struct answer_acquisition *answer, const struct resident *resident)
+{
+    Stow__Acquisition *m = &answer->message;
+    for (const struct ring_table *table = resident->store->rings.list; table; table = table->next) {
+        if (table->key.owner != resident || !table->ready || m->n_rings == ANSWER_MAX_RINGS)
+            continue;
+        Stow__RingTable *row = &answer->rings[m->n_rings];
+        stow__ring_table__init(row);
+        row->center_y = table->key.center_y;
+        row->center_x = table->key.center_x;
+        row->flagged = table->key.flagged;
+        row->bytes = table->bytes;
+        answer->ring_rows[m->n_rings++] = row;
+    }
+    m->rings = answer->ring_rows;
+}
+
 struct answer_acquisition *answer_acquisition_new(const struct name *name, bool brief)
 {
     struct answer_acquisition *answer = calloc(1, sizeof(*answer));
@@ -102,6 +119,8 @@ struct answer_acquisition *answer_acquisition_new(const struct name *name, bool 
     m->owner_uid = name->owner;
     m->share = (Stow__Share)name->share;
     put_lists(answer, resident, brief ? 1 : ANSWER_MAX_TEXTS);
+    if (!brief)
+        put_rings(answer, resident);
     return answer;
 }
 

@@ -7,12 +7,14 @@
 #include "session.h"
 
 #define ANSWER_MAX_TEXTS 64
+#define ANSWER_MAX_RINGS 16
 
 /* An Acquisition message with the memory that its lists point into. */
 struct answer_acquisition {
     Stow__Acquisition message;
     ProtobufCBinaryData sources[ANSWER_MAX_TEXTS], warnings[ANSWER_MAX_TEXTS];
     Stow__Timing timings[8], *timing_rows[8];
+    Stow__RingTable rings[ANSWER_MAX_RINGS], *ring_rows[ANSWER_MAX_RINGS];
     uint64_t forms[STOW_N_FORMS];
     char view[200]; /* what is to be said of the name's scan */
 };

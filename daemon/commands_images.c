@@ -26,6 +26,8 @@ static void put_sum(Stow__SumReply *sum, const struct session_image *i,
     sum->n_frames = answer->n_frames;
     sum->n_flagged = answer->n_flagged;
     sum->n_bad = answer->n_bad;
+    sum->by_rings = answer->by_rings;
+    sum->rings_note = (char *)answer->rings_note;
 }
 
 static void on_image(void *data, const struct image_answer *answer, const struct stow_error *err)
@@ -109,6 +111,7 @@ static int take_sum(struct image_ask *ask, const struct request *request, struct
     if (by_fd && !request->n_fds)
         return error_set(err, STOW_INVALID, "masks without the descriptor that has them");
     ask->flagged = sum->flagged;
+    ask->keep_rings = sum->keep_rings;
     ask->n_masks = sum->n_masks;
     ask->n_annuli = (uint32_t)sum->n_annuli;
     for (size_t i = 0; i < sum->n_annuli; i++) {

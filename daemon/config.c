@@ -18,6 +18,8 @@ static const char usage[] =
     "                     root, else $XDG_RUNTIME_DIR/framestow.sock\n"
     "  --max-bytes SIZE   budget of residents and rings on each device, with K, M, G, T;\n"
     "                     default half of the device's memory\n"
+    "  --ring-bytes SIZE  host memory for ring sums, which answer annuli at once; default a\n"
+    "                     sixteenth of this machine's, 0: none are kept\n"
     "  --state-dir DIR    folder for what is kept between runs; this version keeps nothing\n"
     "  --threads N        host worker threads; default one a core\n"
     "  --reader PATH      the framestow-reader to use\n"
@@ -76,6 +78,7 @@ enum {
     OPT_DEVICE = 1,
     OPT_SOCKET,
     OPT_MAX_BYTES,
+    OPT_RING_BYTES,
     OPT_STATE,
     OPT_THREADS,
     OPT_READER,
@@ -88,6 +91,7 @@ static const struct option options[] = {
     {"device", required_argument, NULL, OPT_DEVICE},
     {"socket", required_argument, NULL, OPT_SOCKET},
     {"max-bytes", required_argument, NULL, OPT_MAX_BYTES},
+    {"ring-bytes", required_argument, NULL, OPT_RING_BYTES},
     {"state-dir", required_argument, NULL, OPT_STATE},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"reader", required_argument, NULL, OPT_READER},
@@ -109,6 +113,11 @@ static int apply(struct config *config, int option, const char *value, struct st
             return error_set(err, STOW_INVALID, "--max-bytes: %s is no size; write 8M or 64G",
                              value);
         return 0;
+    case OPT_RING_BYTES:
+        if (config_size(value, &config->ring_bytes))
+            return error_set(err, STOW_INVALID, "--ring-bytes: %s is no size; write 512M or 4G",
+                             value);
+        return 0;
     case OPT_THREADS:
         if (parse_count(value, &config->threads))
             return error_set(err, STOW_INVALID, "--threads: %s is no number of threads", value);
@@ -126,7 +135,7 @@ static int apply(struct config *config, int option, const char *value, struct st
 
 int config_parse(struct config *config, int argc, char **argv, struct stow_error *err)
 {
-    *config = (struct config){.n_devices = 0};
+    *config = (struct config){.ring_bytes = UINT64_MAX};
     int rc = parse_devices(config, "auto", err), option;
     while (!rc && (option = getopt_long(argc, argv, "", options, NULL)) != -1)
         rc = apply(config, option, optarg, err);

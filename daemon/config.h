@@ -19,7 +19,9 @@ struct config {
     const char *state_dir; /* NULL: none */
     const char *reader;    /* NULL: found beside the program */
     uint64_t max_bytes;    /* of each device; 0: half of it */
-    unsigned threads;      /* 0: one a core */
+    uint64_t
+        ring_bytes;   /* of tables of ring sums; UINT64_MAX: a sixteenth of the machine's memory */
+    unsigned threads; /* 0: one a core */
 };
 
 /* Returns 1 when all was said (--help, --version: exit 0), STOW_INVALID with the reason for a usage error. */

@@ -6,6 +6,7 @@
 #define STOW_IMAGE_H
 
 #include "image_batch.h"
+#include "ring_tables.h"
 
 #define IMAGE_MAX_SLOTS 6u /* while one is on the GPU others are prepared, or their results taken */
 #define IMAGE_MAX_RANGES 8u
@@ -28,6 +29,7 @@ struct image_range {
     uv_work_t work;
     uint64_t begin, end, n_bad;
     bool limit;
+    struct stow_error err;
 };
 
 struct image {
@@ -36,9 +38,13 @@ struct image {
     struct image_work all;
     image_done done;
     void *data;
-    bool abandoned, kept;  /* kept: the answer is read from what the load added up */
-    bool preparing;        /* weights are being made */
-    struct stow_error err; /* the first failure */
+    bool abandoned, kept; /* kept: the answer is read from what was added up before */
+    bool by_rings;        /* from tables of ring sums, that is */
+    bool preparing;       /* weights are being made */
+    struct ring_table *tables[SUMS_MAX_MASKS]; /* of its annuli, held */
+    struct image *making;                      /* what it waits for: a table is made */
+    struct stow_error no_rings;                /* why it cannot be from them */
+    struct stow_error err;                     /* the first failure */
     uint64_t n_bad;
     int fd;
     size_t bytes;  /* of results */
@@ -58,6 +64,15 @@ static inline uint64_t image_weights_bytes(const struct image *image)
 {
     return image->resident->shape.n_elems * image->all.n_sums * weight_bytes(image->all.weights);
 }
+
+/* Over frames that are there. NULL: no memory. */
+struct image *image_new(struct images *images, struct resident *resident,
+                        const struct image_ask *ask, image_done done, void *data);
+void image_free(struct image *image);
+/* Have memory, then go through the lanes. */
+int image_take_memory(struct image *image, struct stow_error *err);
+/* What it waited for before it could begin is over. */
+void image_go_on(struct image *image);
 
 /* The first failure counts; nothing new is begun. */
 void image_fail(struct image *image, const struct stow_error *err);

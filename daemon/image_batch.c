@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "image_batch.h"
 
+#include "ring_tables.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -299,6 +301,26 @@ static int collect_stats(struct image_batch *batch, struct stow_error *err)
     return fit ? 0 : error_set(err, STOW_LIMIT, "%s", IMAGE_LIMIT_TEXT);
 }
 
+/* Batches have columns of their own. */
+static void collect_rings(const struct image_batch *batch)
+{
+    const struct ring_table *table = batch->all->table;
+    const uint64_t n = batch->n_jobs, *at = batch->at;
+    for (uint32_t k = 0; k < table->extent.n_rings; k++) {
+        if (table->wide) {
+            const uint64_t *from = (const uint64_t *)batch->out.host + k * n;
+            uint64_t *row = (uint64_t *)table->rows + k * table->n_frames;
+            for (uint64_t i = 0; i < n; i++)
+                row[at[i]] = from[i];
+        } else {
+            const uint32_t *from = (const uint32_t *)batch->out.host + k * n;
+            uint32_t *row = (uint32_t *)table->rows + k * table->n_frames;
+            for (uint64_t i = 0; i < n; i++)
+                row[at[i]] = from[i];
+        }
+    }
+}
+
 int batch_collect(struct image_batch *batch, struct stow_error *err)
 {
     if (batch->all->ask.kind == IMAGE_SUM)
@@ -310,5 +332,7 @@ int batch_collect(struct image_batch *batch, struct stow_error *err)
             return error_set(err, STOW_CORRUPT,
                              "a frame could not be decoded again while its pixels were added up");
     }
+    if (batch->all->ask.kind == IMAGE_RINGS)
+        collect_rings(batch);
     return 0;
 }

@@ -41,7 +41,8 @@ struct image_work {
     uint64_t first;           /* of a range */
     struct image_pick *picks; /* [n] of a list, by number; NULL: the range */
     uint32_t n_sums;
-    void *results; /* of all: the memfd */
+    void *results;            /* of all: the memfd */
+    struct ring_table *table; /* IMAGE_RINGS: the one that is filled */
     struct batch_sizes sizes;
     bool is_gpu;
     bool all_counts;    /* every frame of the resident has form counts */
@@ -53,7 +54,7 @@ struct image_work {
 
 struct image_batch {
     struct image_work *all;
-    struct image_part weights, weigh_jobs, jobs, out, status, weighed, pixels, flags;
+    struct image_part weights, weigh_jobs, jobs, out, status, weighed, pixels, flags, map;
     struct decode_job *decodes; /* [sizes.decodes] */
     int32_t *decoded;           /* of these */
     uint32_t *decode_of;        /* their jobs */

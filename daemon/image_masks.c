@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "image_masks.h"
 
+#include "ring_tables.h"
 #include "sealed.h"
 
-#include <math.h>
 #include <string.h>
 
 static void put(void *weights, uint64_t i, enum weight_kind kind, bool on)
@@ -16,14 +16,13 @@ static void put(void *weights, uint64_t i, enum weight_kind kind, bool on)
         ((double *)weights)[i] = on;
 }
 
-/* r as numpy's sqrt(dy**2 + dx**2) has it, to the last bit. */
 static void draw_annulus(void *weights, const struct image_annulus *a, enum weight_kind kind,
                          uint64_t det_y, uint64_t det_x)
 {
     for (uint64_t y = 0, i = 0; y < det_y; y++) {
         double dy = (double)y - a->center_y;
         for (uint64_t x = 0; x < det_x; x++, i++) {
-            double dx = (double)x - a->center_x, r = sqrt(dy * dy + dx * dx);
+            double r = ring_radius(dy, (double)x - a->center_x);
             put(weights, i, kind, a->inner <= r && r < a->outer);
         }
     }

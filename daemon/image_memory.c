@@ -44,6 +44,13 @@ static void put(struct layout *at, struct image_part *part, uint64_t bytes, bool
     at->pinned += round_up(bytes, ALIGN);
 }
 
+/* What a frame has in a table of ring sums. */
+static uint64_t rings_bytes(const struct image *image)
+{
+    const struct ring_table *table = image->all.table;
+    return (uint64_t)table->extent.n_rings * (table->wide ? sizeof(uint64_t) : sizeof(uint32_t));
+}
+
 static void lay_out_slot(const struct image *image, struct image_batch *batch, struct layout *at)
 {
     const struct batch_sizes *z = &image->all.sizes;
@@ -61,13 +68,15 @@ static void lay_out_slot(const struct image *image, struct image_batch *batch, s
     put(at, &batch->out,
         sums                 ? z->jobs * (image->all.n_sums * sizeof(uint64_t) + sizeof(int32_t))
         : kind == IMAGE_MEAN ? shape->n_elems * sizeof(uint64_t)
-                             : z->jobs * sizeof(struct frame_stats),
+        : kind == IMAGE_COM  ? z->jobs * sizeof(struct frame_stats)
+                             : z->jobs * rings_bytes(image),
         true);
     put(at, &batch->weighed, sums && gpu ? z->segments * z->weighed_stride : 0, false);
     put(at, &batch->pixels, z->decodes * z->pixel_stride, false);
     put(at, &batch->flags, flags ? shape->n_elems : 0, true);
     if (!flags)
         batch->flags = (struct image_part){.dev = 0};
+    put(at, &batch->map, kind == IMAGE_RINGS ? shape->n_elems * sizeof(uint16_t) : 0, true);
     if (sums && !gpu)
         batch->weights = (struct image_part){.dev = (uintptr_t)image->weights};
 }
@@ -100,6 +109,8 @@ static void choose_sizes(struct image *image)
                                                     image->all.n_sums, image->all.weights),
                                  ALIGN);
     z->jobs = (uint32_t)least(n, gpu ? SLOT_JOBS_GPU : SLOT_JOBS_HOST);
+    if (image->all.ask.kind == IMAGE_RINGS)
+        z->jobs = (uint32_t)least(z->jobs, room / rings_bytes(image) + 1);
     z->first_jobs = (uint32_t)least(z->jobs, gpu ? FIRST_JOBS_GPU : SLOT_JOBS_HOST);
     z->decodes = (uint32_t)least(room / (z->pixel_stride ? z->pixel_stride : 1), z->jobs);
     z->decodes = decodes && z->decodes ? z->decodes : 1;

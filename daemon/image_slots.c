@@ -29,6 +29,8 @@ static void submit_common(struct image_slot *slot)
         upload(&slot->chain, &batch->weights, image->weights, image_weights_bytes(image));
     } else if (image->all.ask.kind == IMAGE_MEAN) {
         upload(&slot->chain, &batch->out, batch->out.host, n_elems * sizeof(uint64_t));
+    } else if (image->all.ask.kind == IMAGE_RINGS) {
+        upload(&slot->chain, &batch->map, batch->map.host, n_elems * sizeof(uint16_t));
     } else if (batch->flags.dev) {
         upload(&slot->chain, &batch->flags, batch->flags.host, n_elems);
     }
@@ -90,6 +92,24 @@ static void submit_decoded(struct image_slot *slot)
         download(&slot->chain, &batch->out, batch->n_jobs * sizeof(struct frame_stats));
 }
 
+static void submit_rings(struct image_slot *slot)
+{
+    const struct image *image = slot->image;
+    const struct ring_table *table = image->all.table;
+    struct image_batch *batch = &slot->batch;
+    struct work work = {.kind = WORK_RINGS, .n = batch->n_jobs, .shape = image->resident->shape};
+    work.rings.frames = batch->jobs.dev;
+    work.rings.map = batch->map.dev;
+    work.rings.out = batch->out.dev;
+    work.rings.out_stride = batch->n_jobs;
+    work.rings.n_rings = table->extent.n_rings;
+    work.rings.wide = table->wide;
+    upload(&slot->chain, &batch->jobs, batch->jobs.host, batch->n_jobs * sizeof(uint64_t));
+    chain_run(&slot->chain, &work);
+    download(&slot->chain, &batch->out,
+             (size_t)batch->n_jobs * table->extent.n_rings * (table->wide ? 8 : 4));
+}
+
 static void start_chain(struct image_slot *slot)
 {
     if (chain_start(&slot->chain)) {
@@ -107,6 +127,8 @@ static void submit(struct image_slot *slot)
         chain_decode(&slot->chain, batch->decoded, batch->decodes, batch->n_decodes);
     if (slot->image->all.ask.kind == IMAGE_SUM)
         submit_sums(slot);
+    else if (slot->image->all.ask.kind == IMAGE_RINGS)
+        submit_rings(slot);
     else
         submit_decoded(slot);
     slot->collecting = true;
@@ -128,7 +150,12 @@ static void fetch_sums(struct image_slot *slot)
 static void fill_common(struct image_slot *slot)
 {
     const struct resident *resident = slot->image->resident;
-    if (slot->image->all.ask.kind == IMAGE_MEAN)
+    const struct ring_table *table = slot->image->all.table;
+    if (table)
+        ring_map(slot->batch.map.host, &table->key, &table->extent,
+                 table->key.flagged ? NULL : resident->sums.flags, resident->det_y,
+                 resident->det_x);
+    else if (slot->image->all.ask.kind == IMAGE_MEAN)
         memset(slot->batch.out.host, 0, resident->shape.n_elems * sizeof(uint64_t));
     else if (slot->batch.flags.dev)
         memcpy(slot->batch.flags.host, resident->sums.flags, resident->shape.n_elems);

@@ -3,6 +3,7 @@
 
 #include "image.h"
 #include "image_masks.h"
+#include "image_rings.h"
 #include "metrics.h"
 
 #define LOG_MODULE "images"
@@ -15,7 +16,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define RANGE_FRAMES 32768u  /* that one thread of the pool reads statistics of */
+#define RANGE_FRAMES 32768u /* that one thread of the pool reads statistics of */
+#define RANGE_RING_FRAMES \
+    131072u /* they write to one file, which lets one in at a time: few are faster than many */
 #define AT_ONCE (256u << 10) /* results that the loop seals, or lets go of, by itself */
 
 void image_fail(struct image *image, const struct stow_error *err)
@@ -27,8 +30,9 @@ void image_fail(struct image *image, const struct stow_error *err)
 
 /* ---- the end --------------------------------------------------------------------------------------- */
 
-static void image_free(struct image *image)
+void image_free(struct image *image)
 {
+    image_rings_free(image);
     image_memory_free(image);
     if (image->fd >= 0)
         close(image->fd);
@@ -46,7 +50,7 @@ static void image_free(struct image *image)
 /* Where the answer to this is kept once it was given; NULL: it is not. */
 static int *cached(struct resident *resident, const struct image_ask *ask, uint64_t n)
 {
-    if (ask->kind == IMAGE_SUM || ask->ids || n != resident->n_frames)
+    if (ask->kind == IMAGE_SUM || ask->kind == IMAGE_RINGS || ask->ids || n != resident->n_frames)
         return NULL;
     return &resident->answers[ask->kind == IMAGE_COM][ask->flagged && resident->sums.flags];
 }
@@ -79,25 +83,35 @@ static void let_go(struct image *image)
     }
 }
 
+static void count(const struct image *image)
+{
+    if (image->err.code || image->all.ask.kind == IMAGE_RINGS)
+        return;
+    metrics.images_total++;
+    metrics.ring_answers_total += image->by_rings;
+}
+
 static void deliver(struct image *image)
 {
+    static const char *const names[] = {"sum", "mean", "com", "ring sums"};
     const struct kept_sums *sums = &image->resident->sums;
     struct image_answer answer = {.fd = image->fd,
                                   .n_frames = image->all.n,
                                   .n_bad = image->n_bad,
-                                  .n_flagged = image->all.ask.flagged ? 0 : sums->n_flagged};
+                                  .n_flagged = image->all.ask.flagged ? 0 : sums->n_flagged,
+                                  .by_rings = image->by_rings,
+                                  .rings_note = image->all.ask.keep_rings && !image->by_rings
+                                                    ? image->no_rings.text
+                                                    : ""};
     if (image->all.ask.kind == IMAGE_MEAN)
         answer.n_frames -= image->n_bad;
     LOG_DBG("%s over %llu frames: prepared in %.3f ms, %u batches of %.3f ms on lanes, %.3f ms",
-            image->all.ask.kind == IMAGE_SUM    ? "sum"
-            : image->all.ask.kind == IMAGE_MEAN ? "mean"
-                                                : "com",
-            (unsigned long long)image->all.n, 1e-6 * (double)(image->prepared_ns - image->begun_ns),
-            image->n_batches, 1e-6 * (double)image->lane_ns,
-            1e-6 * (double)(uv_hrtime() - image->begun_ns));
+            names[image->all.ask.kind], (unsigned long long)image->all.n,
+            1e-6 * (double)(image->prepared_ns - image->begun_ns), image->n_batches,
+            1e-6 * (double)image->lane_ns, 1e-6 * (double)(uv_hrtime() - image->begun_ns));
     image_memory_free(image); /* who asks next, having the answer, finds it free */
     if (!image->abandoned) {
-        metrics.images_total += !image->err.code;
+        count(image);
         image->done(image->data, image->err.code ? NULL : &answer,
                     image->err.code ? &image->err : NULL);
     }
@@ -190,7 +204,10 @@ void image_part_over(struct image *image)
 static void range_run(uv_work_t *work)
 {
     struct image_range *range = work->data;
-    range->n_bad = com_from_kept(&range->image->all, range->begin, range->end, &range->limit);
+    if (range->image->by_rings)
+        image_rings_answer(range->image, range->begin, range->end, &range->n_bad, &range->err);
+    else
+        range->n_bad = com_from_kept(&range->image->all, range->begin, range->end, &range->limit);
 }
 
 static void on_range(uv_work_t *work, int status)
@@ -200,6 +217,8 @@ static void on_range(uv_work_t *work, int status)
     struct stow_error err;
     (void)status;
     image->n_bad += range->n_bad;
+    if (range->err.code)
+        image_fail(image, &range->err);
     if (range->limit) {
         error_set(&err, STOW_LIMIT, "%s", IMAGE_LIMIT_TEXT);
         image_fail(image, &err);
@@ -209,7 +228,8 @@ static void on_range(uv_work_t *work, int status)
 
 static void start_ranges(struct image *image)
 {
-    uint64_t n = image->all.n, parts = n / RANGE_FRAMES + 1;
+    uint64_t n = image->all.n;
+    uint64_t parts = n / (image->by_rings ? RANGE_RING_FRAMES : RANGE_FRAMES) + 1;
     parts = parts < IMAGE_MAX_RANGES ? parts : IMAGE_MAX_RANGES;
     image->n_running = (unsigned)parts;
     for (uint64_t i = 0; i < parts; i++) {
@@ -232,7 +252,7 @@ static int make_results(struct image *image, struct stow_error *err)
     image->fd = memfd_create("framestow results", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (image->fd < 0 || ftruncate(image->fd, (off_t)image->bytes))
         return error_errno(err, errno, "room for %zu bytes of results", image->bytes);
-    if (!image->bytes)
+    if (!image->bytes || image->by_rings)
         return 0;
     void *at = mmap(NULL, image->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, image->fd, 0);
     if (at == MAP_FAILED)
@@ -269,7 +289,8 @@ static void prepare_run(uv_work_t *work)
 {
     struct image *image = work->data;
     struct stow_error *err = &image->work_err;
-    if (image->err.code || (image->fd < 0 && make_results(image, err)))
+    bool has_file = image->fd >= 0 || image->all.ask.kind == IMAGE_RINGS;
+    if (image->err.code || (!has_file && make_results(image, err)))
         return;
     if (image->all.ask.kind == IMAGE_MEAN && mean_check(&image->all, err))
         return;
@@ -332,6 +353,27 @@ static void on_memory(void *data)
         prepare_beside(image);
     } else {
         prepare(image);
+    }
+}
+
+int image_take_memory(struct image *image, struct stow_error *err)
+{
+    return image_memory_take(image, on_memory, err);
+}
+
+void image_go_on(struct image *image)
+{
+    struct stow_error err;
+    if (image->abandoned) {
+        finish(image);
+        return;
+    }
+    image->kept = image->by_rings = image_rings_take(image);
+    if (image->kept) {
+        prepare(image);
+    } else if (image_take_memory(image, &err)) {
+        image_fail(image, &err);
+        finish(image);
     }
 }
 
@@ -399,8 +441,8 @@ const char *image_dtype(const struct image_ask *ask, const struct resident *resi
                                                                                           : "u8";
 }
 
-static struct image *image_new(struct images *images, struct resident *resident,
-                               const struct image_ask *ask, image_done done, void *data)
+struct image *image_new(struct images *images, struct resident *resident,
+                        const struct image_ask *ask, image_done done, void *data)
 {
     struct image *image = calloc(1, sizeof(*image));
     if (!image)
@@ -461,10 +503,12 @@ int image_start(struct image **out, struct images *images, struct resident *resi
     struct image *image = image_new(images, resident, ask, done, data);
     if (!image)
         return error_set(err, STOW_NOMEM, "no memory for a request");
+    image->by_rings = image_rings_take(image);
+    image->kept = image->kept || image->by_rings;
     if (image->kept)
         prepare(image);
-    else
-        rc = image_memory_take(image, on_memory, err);
+    else if (!ask->keep_rings || !image_rings_make(image))
+        rc = image_take_memory(image, err);
     if (rc) {
         image->all.ask.ids = NULL; /* they stay the caller's */
         image->all.ask.masks_fd = -1;
@@ -477,7 +521,11 @@ int image_start(struct image **out, struct images *images, struct resident *resi
 
 void image_abandon(struct image *image)
 {
+    struct stow_error err;
     image->abandoned = true;
+    error_set(&err, STOW_CANCELLED, "nobody waits for it any more");
+    if (image->making)
+        image_fail(image->making, &err);
     atomic_store(&image->all.stop, true);
 }
 

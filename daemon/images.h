@@ -23,7 +23,7 @@ struct images {
     struct arenas arenas;
 };
 
-enum image_kind { IMAGE_SUM, IMAGE_MEAN, IMAGE_COM };
+enum image_kind { IMAGE_SUM, IMAGE_MEAN, IMAGE_COM, IMAGE_RINGS /* nobody's but image_rings' */ };
 
 /* Pixels at inner <= r < outer. */
 struct image_annulus {
@@ -33,6 +33,7 @@ struct image_annulus {
 struct image_ask {
     enum image_kind kind;
     bool flagged;          /* count flagged pixels too */
+    bool keep_rings;       /* make what answers annuli about these centres from here on */
     uint64_t first, count; /* frames; count 0: to the end */
     uint64_t *ids;         /* or these, from malloc; NULL: the range */
     size_t n_ids;
@@ -47,6 +48,8 @@ struct image_ask {
 struct image_answer {
     int fd;
     uint64_t n_frames, n_flagged, n_bad;
+    bool by_rings;          /* from a table of ring sums */
+    const char *rings_note; /* keep_rings: why not; else empty */
 };
 
 struct image;

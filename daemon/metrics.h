@@ -22,6 +22,8 @@
     X(frames_total, "frames", "Frames that were decoded into slots.")                          \
     X(frames_bad_total, "frames", "Frames that were asked for and answered with an error.")    \
     X(images_total, "requests", "Sums, mean patterns and centres of mass that were answered.") \
+    X(ring_answers_total, "requests", "Sums that were answered from tables of ring sums.")     \
+    X(ring_bytes, "bytes", "Bytes of host memory that tables of ring sums take now.")          \
     X(decoded_bytes_total, "bytes", "Bytes that were decoded into slots.")                     \
     X(stale_releases_total, "releases",                                                        \
       "RELEASEs that named a slot or generation the client did not hold.")                     \

@@ -289,6 +289,7 @@ int server_open(struct server *server, const struct config *config, struct stow_
         return rc;
     }
     store_init(&server->store, server->places, server->n_places);
+    ring_tables_init(&server->store.rings, config->ring_bytes);
     server->loads = (struct loads){.loop = &server->loop,
                                    .store = &server->store,
                                    .reader = server->reader,

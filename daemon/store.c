@@ -19,6 +19,7 @@
 void store_init(struct store *store, struct place *places, size_t n_places)
 {
     *store = (struct store){.places = places, .n_places = n_places, .next_id = 1};
+    ring_tables_init(&store->rings, UINT64_MAX);
 }
 
 void store_clear(struct store *store)
@@ -127,6 +128,7 @@ static void drop_contents(struct resident *resident)
     free_segments(resident);
     free_tables(resident);
     close_answers(resident);
+    ring_tables_drop(&resident->store->rings, resident);
     place_uncharge(resident->place, resident->frames_charged);
     resident->frames_charged = 0;
     for (size_t i = 0; i < resident->n_faults; i++)

@@ -13,6 +13,7 @@
 
 #include "kept.h"
 #include "place.h"
+#include "ring_tables.h"
 #include "scan.h"
 
 #include <sys/types.h>
@@ -178,12 +179,14 @@ struct store {
     size_t n_places;
     struct resident *residents;
     struct name *names; /* sorted by text, then owner */
+    struct ring_tables rings;
     uint64_t next_id;
     unsigned n_freeing; /* pieces, and scratch of loads, on their way back to the device */
     struct spare spare; /* set by who has some; bytes NULL: nobody */
 };
 
-/* The places are the caller's and outlive the store. */
+/* The places are the caller's and outlive the store. Tables of ring sums take what memory ring_tables_init gives them,
+ * unless it is called again. */
 void store_init(struct store *store, struct place *places, size_t n_places);
 /* Drop every name. Memory still used by streams goes with them. */
 void store_clear(struct store *store);

@@ -66,6 +66,7 @@ static void put_plain(struct stow_info *info, const Stow__Acquisition *from)
         .n_timings = from->n_timings,
         .skip_per_line = from->scan_skip,
         .offset = from->scan_offset,
+        .n_rings = from->n_rings,
     };
     for (size_t i = 0; i < from->n_forms && i < STOW_N_FORMS; i++)
         info->forms[i] = from->forms[i];
@@ -77,13 +78,14 @@ static void put_plain(struct stow_info *info, const Stow__Acquisition *from)
 struct stow_info *answer_info(const Stow__Acquisition *from)
 {
     size_t n_texts = from->n_sources + from->n_warnings;
-    size_t bytes = sizeof(struct stow_info) + from->n_timings * sizeof(struct stow_timing) +
-                   n_texts * sizeof(char *);
+    size_t bytes = sizeof(struct stow_info) + from->n_rings * sizeof(struct stow_rings) +
+                   from->n_timings * sizeof(struct stow_timing) + n_texts * sizeof(char *);
     struct stow_info *info = malloc(bytes + text_bytes(from));
     if (!info)
         return NULL;
     put_plain(info, from);
-    struct stow_timing *timings = (struct stow_timing *)(info + 1);
+    struct stow_rings *rings = (struct stow_rings *)(info + 1);
+    struct stow_timing *timings = (struct stow_timing *)(rings + from->n_rings);
     const char **sources = (const char **)(timings + from->n_timings);
     const char **warnings = sources + from->n_sources;
     char *at = (char *)(warnings + from->n_warnings);
@@ -97,6 +99,12 @@ struct stow_info *answer_info(const Stow__Acquisition *from)
         sources[i] = put_bytes(&at, from->sources[i].data, from->sources[i].len);
     for (size_t i = 0; i < from->n_warnings; i++)
         warnings[i] = put_bytes(&at, from->warnings[i].data, from->warnings[i].len);
+    for (size_t i = 0; i < from->n_rings; i++)
+        rings[i] =
+            (struct stow_rings){.center = {from->rings[i]->center_y, from->rings[i]->center_x},
+                                .flagged = from->rings[i]->flagged,
+                                .bytes = from->rings[i]->bytes};
+    info->rings = rings;
     info->timings = timings;
     info->sources = sources;
     info->warnings = warnings;

@@ -18,6 +18,7 @@ struct wish {
     const char *name, *out;
     struct cli_ids ids;
     bool flagged, exact; /* exact: the sums, not their mean */
+    bool rings;
     const char *masks[MAX_SUMS];
     size_t n_masks;
     struct stow_annulus annuli[MAX_SUMS];
@@ -36,7 +37,9 @@ struct course {
     void *padded;   /* results with room for positions that were not acquired */
     struct stow_disk disk;
     uint64_t n_flagged;
-    uint64_t *bad; /* [n_bad] frames without counts */
+    bool by_rings;
+    const char *rings_note; /* NULL: nothing to be said */
+    uint64_t *bad;          /* [n_bad] frames without counts */
     uint64_t n_bad;
     struct cli_array array;
 };
@@ -223,6 +226,10 @@ static void print_json(const struct course *course, const struct wish *wish)
     json_object_object_add(o, "center", center);
     json_object_object_add(o, "radius",
                            wish->find_center ? json_object_new_double(course->disk.radius) : NULL);
+    if (wish->masks[0] || wish->n_annuli)
+        json_object_object_add(o, "rings", json_object_new_boolean(course->by_rings));
+    if (course->rings_note)
+        json_object_object_add(o, "rings_note", json_object_new_string(course->rings_note));
     cli_json_print(o);
 }
 
@@ -251,6 +258,10 @@ static int finish(const struct cli *cli, struct course *course, const struct wis
         if (course->n_flagged)
             printf("%llu flagged pixel%s left out\n", (unsigned long long)course->n_flagged,
                    course->n_flagged == 1 ? "" : "s");
+        if (course->by_rings)
+            puts("answered from ring sums");
+        if (course->rings_note)
+            printf("no ring sums: %s\n", course->rings_note);
     }
     return course->n_bad || course->padded ? CLI_PARTLY : CLI_DONE;
 }
@@ -324,6 +335,8 @@ static int finish_sum(const struct cli *cli, struct course *course, const struct
     add_frame_dims(course, wish);
     course->n_flagged = sums->n_flagged;
     course->n_bad = sums->n_bad;
+    course->by_rings = sums->by_rings;
+    course->rings_note = *sums->rings_note ? sums->rings_note : NULL;
     int rc = keep_bad(course, sums->status, sums->n_frames);
     if (!rc)
         rc = pad(course, sums->n_sums, sizeof(uint64_t));
@@ -337,6 +350,7 @@ static int run_sum(const struct cli *cli, struct course *course, struct wish *wi
                                        .annuli = wish->annuli,
                                        .n_annuli = wish->n_annuli,
                                        .flagged = wish->flagged,
+                                       .keep_rings = wish->rings,
                                        .frames = course->frames};
     struct stow_sums *sums = NULL;
     void *packed = NULL;
@@ -458,7 +472,7 @@ static bool take_annulus(struct wish *wish, const char *text)
     return true;
 }
 
-enum { MASK = 'A', ANNULUS, CENTER, FLAGGED, FRAMES, OUT, SUM };
+enum { MASK = 'A', ANNULUS, CENTER, FLAGGED, FRAMES, OUT, SUM, RINGS };
 
 static int take_option(const struct cli *cli, int option, struct wish *wish)
 {
@@ -486,6 +500,7 @@ static int take_option(const struct cli *cli, int option, struct wish *wish)
         ok = cli_ids_parse(optarg, &wish->ids);
         break;
     case SUM: wish->exact = true; break;
+    case RINGS: wish->rings = true; break;
     default: wish->out = optarg; ok = cli_out_known(optarg, &picture);
     }
     return ok ? CLI_DONE : cli_usage(cli, "%s is not %s", optarg, wanted[option - MASK]);
@@ -519,6 +534,7 @@ int cli_sum(struct cli *cli, int argc, char **argv)
                                             {"mask", required_argument, NULL, MASK},
                                             {"annulus", required_argument, NULL, ANNULUS},
                                             {"center", required_argument, NULL, CENTER},
+                                            {"rings", no_argument, NULL, RINGS},
                                             {0}};
     struct wish wish = {.name = NULL};
     int rc = parse(cli, argc, argv, options, &wish);
@@ -526,6 +542,8 @@ int cli_sum(struct cli *cli, int argc, char **argv)
         rc = cli_usage(cli, "--mask FILE.npy or --annulus INNER,OUTER is missing");
     if (!rc && (wish.has_center || wish.find_center) && !wish.n_annuli)
         rc = cli_usage(cli, "--center is that of --annulus, and there is none");
+    if (!rc && wish.rings && !wish.n_annuli)
+        rc = cli_usage(cli, "--rings are those of --annulus, and there is none");
     if (!rc)
         rc = run(cli, &wish, run_sum);
     cli_ids_free(&wish.ids);

@@ -97,6 +97,15 @@ static void print_sizes(const struct stow_info *info)
            (unsigned long long)info->forms[STOW_FORM_BAD]);
 }
 
+static void print_rings(const struct stow_info *info)
+{
+    char bytes[CLI_SIZE_TEXT];
+    for (size_t i = 0; i < info->n_rings; i++)
+        printf("%-10s about %.3f,%.3f%s, %s\n", i ? "" : "rings", info->rings[i].center[0],
+               info->rings[i].center[1], info->rings[i].flagged ? " with flagged pixels" : "",
+               cli_size(bytes, info->rings[i].bytes));
+}
+
 static void print_info(const struct stow_info *info)
 {
     static const char *const shares[] = {"user", "group", "all"};
@@ -126,6 +135,7 @@ static void print_info(const struct stow_info *info)
     for (size_t i = 0; i < info->n_timings; i++)
         printf("%-10s %s %.1f ms\n", i ? "" : "timings", info->timings[i].stage,
                info->timings[i].ms);
+    print_rings(info);
 }
 
 int cli_info(struct cli *cli, int argc, char **argv)

@@ -123,6 +123,22 @@ static struct json_object *json_forms(const struct stow_info *info)
     return forms;
 }
 
+static struct json_object *json_rings(const struct stow_info *info)
+{
+    struct json_object *array = json_object_new_array();
+    for (size_t i = 0; i < info->n_rings; i++) {
+        const struct stow_rings *rings = &info->rings[i];
+        struct json_object *o = json_object_new_object(), *center = json_object_new_array();
+        json_object_array_add(center, json_object_new_double(rings->center[0]));
+        json_object_array_add(center, json_object_new_double(rings->center[1]));
+        json_object_object_add(o, "center", center);
+        json_object_object_add(o, "flagged", json_object_new_boolean(rings->flagged));
+        json_object_object_add(o, "bytes", json_object_new_uint64(rings->bytes));
+        json_object_array_add(array, o);
+    }
+    return array;
+}
+
 struct json_object *cli_json_info(const struct stow_info *info)
 {
     static const char *const shares[] = {"user", "group", "all"};
@@ -151,6 +167,7 @@ struct json_object *cli_json_info(const struct stow_info *info)
     json_object_object_add(o, "sources", json_texts(info->sources, info->n_sources));
     json_object_object_add(o, "warnings", json_texts(info->warnings, info->n_warnings));
     json_object_object_add(o, "timings_ms", timings);
+    json_object_object_add(o, "rings", json_rings(info));
     json_object_object_add(o, "device", cli_json_text(info->device));
     json_object_object_add(o, "share", json_object_new_string(shares[info->share]));
     json_object_object_add(o, "owner", json_object_new_uint64(info->owner_uid));

@@ -38,7 +38,7 @@ static const struct cli_command commands[] = {
     {"verify", "NAME", "read the source again and compare every count", cli_verify},
     {"sum",
      "NAME (--mask FILE.npy | --annulus INNER,OUTER)... [--center Y,X|auto] [--flagged]\n"
-     "           [--frames IDS] --out FILE.npy|FILE.png",
+     "           [--frames IDS] [--rings] --out FILE.npy|FILE.png",
      "virtual images: for each frame the sum of weight * count over the detector.\n"
      "             A mask is an array of weights of the detector's shape, bool, integer or float, "
      "or a\n"
@@ -48,7 +48,12 @@ static const struct cli_command commands[] = {
      "of\n"
      "             axes, masks first. uint64; int64 where a weight is negative, float64 where one "
      "is no\n"
-     "             whole number. Pixels that the file flags are left out unless --flagged",
+     "             whole number. Pixels that the file flags are left out unless --flagged. --rings "
+     "keeps\n"
+     "             sums over 1-pixel rings about the centre, from which annuli of whole radii "
+     "about it "
+     "are\n"
+     "             answered at once from then on, with the same numbers",
      cli_sum},
     {"mean", "NAME [--sum] [--flagged] [--frames IDS] --out FILE.npy|FILE.png",
      "the mean diffraction pattern, or the sum of each pixel over frames", cli_mean},

@@ -32,6 +32,7 @@ struct sums {
     struct stow_sums head;
     struct results results;
     int32_t *status;
+    char *note;
 };
 
 struct mean {
@@ -198,7 +199,10 @@ static int take_sums(struct stow_client *client, const struct answer *answer, si
         sums->head.n_frames = reply->n_frames;
         sums->head.n_flagged = reply->n_flagged;
         sums->head.n_bad = reply->n_bad;
-        if (put_status(sums, (const uint8_t *)sums->results.data + 8 * n_sums * reply->n_frames))
+        sums->head.by_rings = reply->by_rings;
+        sums->head.rings_note = sums->note = strdup(reply->rings_note);
+        if (!sums->note ||
+            put_status(sums, (const uint8_t *)sums->results.data + 8 * n_sums * reply->n_frames))
             rc = no_memory(client);
     }
     if (rc)
@@ -232,6 +236,7 @@ static int ask_sum(struct stow_client *client, const char *name, const struct st
     sum.n_masks = (uint32_t)o->n_masks;
     sum.weights = (char *)(uintptr_t)weight_names[o->weights];
     sum.flagged = o->flagged != 0;
+    sum.keep_rings = o->keep_rings != 0;
     sum.frames = &selection;
     request.body_case = STOW__REQUEST__BODY_SUM;
     request.sum = &sum;
@@ -269,6 +274,7 @@ void stow_sums_free(struct stow_sums *head)
         return;
     unmap_results(&sums->results);
     free(sums->status);
+    free(sums->note);
     free(sums);
 }
 

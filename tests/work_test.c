@@ -18,6 +18,7 @@ enum {
     PER_SEGMENT = N / SEGMENTS,
     STREAMS = 2,
     MASKS = 3,
+    RINGS = 40,
     BLOCKS = (ELEMS + WORK_PIXELS_BLOCK - 1) / WORK_PIXELS_BLOCK,
 };
 
@@ -43,6 +44,8 @@ struct arena {
     int64_t out[MASKS][N];
     int32_t status[N];
     uint64_t differ[N];
+    _Alignas(16) uint16_t map[ELEMS];
+    uint32_t ring_sums[RINGS][N];
 };
 
 struct yard {
@@ -358,6 +361,36 @@ static void test_compare(struct yard *yard, uint32_t shift)
     CHECK_MSG(!wrong, "shift %u: %zu wrong", shift, wrong);
 }
 
+/* Pixels by their row, of which some are in no ring. */
+static void test_rings(struct yard *yard)
+{
+    size_t wrong = 0;
+    for (uint32_t e = 0; e < ELEMS; e++)
+        yard->a->map[e] = is_flagged(e) || e / DET_X > RINGS ? RINGS : (uint16_t)(e / DET_X);
+    for (uint32_t i = 0; i < N; i++)
+        yard->a->frames_at[i] = dev(yard, yard->a->frames[i]);
+    UP(frames_at), UP(map);
+    run(yard, &(struct work){.kind = WORK_RINGS,
+                             .n = N,
+                             .shape = shape,
+                             .rings = {.frames = dev(yard, yard->a->frames_at),
+                                       .map = dev(yard, yard->a->map),
+                                       .out = dev(yard, yard->a->ring_sums),
+                                       .out_stride = N,
+                                       .n_rings = RINGS}});
+    DOWN(ring_sums);
+    CHECK_INT(fence_wait(yard->device, yard->lane), 0);
+    for (uint32_t i = 0; i < N; i++) {
+        uint32_t want = 0;
+        for (uint32_t e = 0; e < RINGS * DET_X; e++) {
+            want += is_flagged(e) ? 0 : count_of(i, e);
+            if (e % DET_X == DET_X - 1)
+                wrong += yard->a->ring_sums[e / DET_X][i] != want;
+        }
+    }
+    CHECK_MSG(!wrong, "%zu wrong", wrong);
+}
+
 /* ---- sums ---------------------------------------------------------------------------------------- */
 
 static void make_sum_jobs(struct yard *yard)
@@ -437,6 +470,7 @@ static void cases(struct device *device, unsigned threads)
     test_compare(&yard, 0);
     test_compare(&yard, 1);
     test_sums(&yard);
+    test_rings(&yard);
     yard_close(&yard);
 }
 

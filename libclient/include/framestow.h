@@ -117,6 +117,13 @@ struct stow_timing {
     double ms;
 };
 
+/* Sums that answer any annulus of whole radii about a centre at once (stow_sum_options.keep_rings). */
+struct stow_rings {
+    double center[2]; /* y, x */
+    int flagged;      /* flagged pixels are counted too */
+    uint64_t bytes;   /* of the daemon's memory */
+};
+
 /* What is known of an acquisition. Text is UTF-8 or, where the source's bytes are not, those
  * bytes. */
 struct stow_info {
@@ -145,6 +152,8 @@ struct stow_info {
     const struct stow_timing *timings;
     uint64_t skip_per_line, offset; /* of the scan: see stow_scan_frame */
     uint64_t not_acquired;          /* positions of the scan without a frame, the last ones */
+    size_t n_rings;
+    const struct stow_rings *rings;
 };
 
 /* All acquisitions that this user may attach to: *list of *n pointers, freed by stow_list_free. */
@@ -313,6 +322,7 @@ struct stow_sum_options {
     size_t n_annuli; /* masks and annuli together: 1 to 8 */
     int flagged;     /* count pixels that the file flags, too */
     struct stow_selection frames;
+    int keep_rings; /* have the daemon keep what answers annuli of whole radii about these centres from here on */
 };
 
 /* values [n_sums][n_frames], masks first, then annuli: uint64_t ("u8"), int64_t ("i8") where a weight or a pixel may be
@@ -325,11 +335,14 @@ struct stow_sums {
         *status; /* [n_frames] 0, or why the frame has no counts: its values are 0, or NaN for f8 */
     size_t n_sums;
     uint64_t n_frames;
-    uint64_t n_flagged; /* pixels left out */
-    uint64_t n_bad;     /* frames whose status is not 0 */
+    uint64_t n_flagged;     /* pixels left out */
+    uint64_t n_bad;         /* frames whose status is not 0 */
+    int by_rings;           /* answered from ring sums, with the same values */
+    const char *rings_note; /* keep_rings: why there are none; else empty */
 };
 
-/* Virtual images: for each frame and each mask the sum of weight * count. Nothing is decoded to memory.
+/* Virtual images: for each frame and each mask the sum of weight * count. Nothing is decoded to memory. Annuli of whole
+ * radii are answered from ring sums about their centre, in a fraction of the time, once keep_rings had them made.
  * STOW_UNKNOWN, STOW_RANGE, STOW_STATE (still loading), STOW_LIMIT (could overflow 63 bits), STOW_INVALID. */
 int stow_sum(struct stow_client *client, const char *name, const struct stow_sum_options *options,
              struct stow_sums **sums);
