@@ -2,6 +2,9 @@
 #include "image_rings.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define READ_FRAMES 4096u /* at once: results stay in the cache until they are in the file */
@@ -55,6 +58,18 @@ static bool fits(struct image *image)
     return true;
 }
 
+/* Whether a table's file is of the size of this image's results. */
+static bool suits_spare(const struct image *image)
+{
+    return image->all.n_sums == 1 && image->all.n == image->tables[0]->n_frames &&
+           image->tables[0]->spare_bytes;
+}
+
+static bool has_spare(const struct image *image)
+{
+    return suits_spare(image) && image->tables[0]->spare >= 0;
+}
+
 bool image_rings_take(struct image *image)
 {
     bool all = fits(image);
@@ -68,11 +83,72 @@ bool image_rings_take(struct image *image)
         else
             all = false;
     }
+    if (all && image->fd < 0 && has_spare(image)) {
+        image->fd = image->tables[0]->spare;
+        image->tables[0]->spare = -1;
+    }
     return all;
+}
+
+/* ---- the file of the next answer ---- */
+
+struct refill {
+    uv_work_t work;
+    struct resident *resident;
+    struct ring_table *table;
+    int fd;
+};
+
+/* Pages are had, but those of the sums not cleared: an answer writes all of them. */
+static void refill_run(uv_work_t *work)
+{
+    static const uint8_t zeros[READ_FRAMES];
+    struct refill *refill = work->data;
+    const off_t n = (off_t)refill->table->n_frames, sums = n * (off_t)sizeof(uint64_t);
+    refill->fd = memfd_create("framestow results", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    bool good = refill->fd >= 0 && !ftruncate(refill->fd, sums + n) &&
+                !fallocate(refill->fd, 0, 0, sums + n);
+    for (off_t at = 0; good && at < n; at += READ_FRAMES) {
+        size_t bytes = n - at < READ_FRAMES ? (size_t)(n - at) : READ_FRAMES;
+        good = pwrite(refill->fd, zeros, bytes, sums + at) == (ssize_t)bytes;
+    }
+    if (!good && refill->fd >= 0) {
+        close(refill->fd);
+        refill->fd = -1;
+    }
+}
+
+static void on_refilled(uv_work_t *work, int status)
+{
+    struct refill *refill = work->data;
+    struct resident *resident = refill->resident;
+    (void)status;
+    if (refill->table->spare >= 0)
+        close(refill->table->spare);
+    refill->table->spare = refill->fd;
+    ring_table_give(&resident->store->rings, refill->table);
+    resident->n_streams--;
+    resident_unref(resident);
+    free(refill);
+}
+
+static void start_refill(struct image *image, struct ring_table *table)
+{
+    struct refill *refill = malloc(sizeof(*refill));
+    if (!refill)
+        return; /* the next answer makes its file itself */
+    *refill = (struct refill){
+        .work = {.data = refill}, .resident = image->resident, .table = table, .fd = -1};
+    ring_table_use(tables_of(image), table);
+    resident_ref(image->resident);
+    image->resident->n_streams++;
+    uv_queue_work(image->images->loop, &refill->work, refill_run, on_refilled);
 }
 
 void image_rings_free(struct image *image)
 {
+    if (image->by_rings && !image->err.code && suits_spare(image) && !has_spare(image))
+        start_refill(image, image->tables[0]);
     for (uint32_t i = 0; i < SUMS_MAX_MASKS; i++) {
         if (image->tables[i])
             ring_table_give(tables_of(image), image->tables[i]);

@@ -7,7 +7,8 @@
 
 #include "image.h"
 
-/* Hold the tables of all annuli, as far as they are there. True: every sum of the request is to be had from them. */
+/* Hold the tables of all annuli, as far as they are there. True: every sum of the request is to be had from them; the
+ * image then has a file for its results, if one lay ready. */
 bool image_rings_take(struct image *image);
 
 /* Begin to make the first table that is missing; the image goes on by itself once it is made or cannot be. False: there
@@ -18,7 +19,7 @@ bool image_rings_make(struct image *image);
 int image_rings_answer(const struct image *image, uint64_t begin, uint64_t end, uint64_t *n_bad,
                        struct stow_error *err);
 
-/* Let go of what is held. */
+/* Let go of what is held; another file is made for the next. */
 void image_rings_free(struct image *image);
 
 #endif

@@ -12,6 +12,7 @@
 #define MAX_RADIUS \
     1e9 /* beyond it no detector has pixels, and below it rings are numbered exactly */
 #define DEFAULT_PART 16u
+#define SPARE_FRAMES (4u << 20) /* beyond them answers take their time anyway */
 
 void ring_tables_init(struct ring_tables *tables, uint64_t max_bytes)
 {
@@ -99,7 +100,9 @@ static void drop(struct ring_tables *tables, struct ring_table *table)
     *at = table->next;
     tables->bytes -= table->bytes;
     metrics.ring_bytes = tables->bytes;
-    munmap(table->rows, table->bytes);
+    munmap(table->rows, table->rows_bytes);
+    if (table->spare >= 0)
+        close(table->spare);
     free(table);
 }
 
@@ -143,7 +146,8 @@ int ring_tables_add(struct ring_table **out, struct ring_tables *tables, const s
     if (__builtin_mul_overflow(n_frames, extent->n_rings * (wide ? UINT64_C(8) : 4), &bytes))
         return too_large(extent, n_frames, err);
     bytes = bytes ? bytes : 1;
-    int rc = make_room(tables, bytes, err);
+    size_t spare_bytes = n_frames <= SPARE_FRAMES ? n_frames * (sizeof(uint64_t) + 1) : 0;
+    int rc = make_room(tables, bytes + spare_bytes, err);
     if (rc)
         return rc;
     struct ring_table *table = malloc(sizeof(*table));
@@ -162,10 +166,13 @@ int ring_tables_add(struct ring_table **out, struct ring_tables *tables, const s
                                  .n_frames = n_frames,
                                  .wide = wide,
                                  .users = 1,
+                                 .spare = -1,
+                                 .spare_bytes = spare_bytes,
                                  .rows = rows,
-                                 .bytes = bytes};
+                                 .rows_bytes = bytes,
+                                 .bytes = bytes + spare_bytes};
     tables->list = table;
-    tables->bytes += bytes;
+    tables->bytes += table->bytes;
     metrics.ring_bytes = tables->bytes;
     *out = table;
     return 0;

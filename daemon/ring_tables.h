@@ -6,7 +6,7 @@
  *
  * Tables lie in the daemon's own memory, of which all together take at most max_bytes; the one that was not used for
  * longest goes when another wants its room, and all of a resident go with its contents. One that somebody uses (users)
- * stays. Who makes a table fills its rows from threads of the pool, then sets ready; it is found by nobody before.
+ * stays. A table also has the file that its next answer goes to: making one anew takes longer than filling it. Who makes a table fills its rows from threads of the pool, then sets ready; it is found by nobody before.
  * Loop thread only, but for the rows. */
 #ifndef STOW_RING_TABLES_H
 #define STOW_RING_TABLES_H
@@ -37,9 +37,12 @@ struct ring_table {
     uint64_t n_frames, last_used;
     bool wide, ready;
     unsigned users;
+    int spare; /* file for the next answer, its pages there already; -1: none now */
+    size_t
+        spare_bytes; /* of such a file: one sum of all frames, and their codes; 0: none is kept */
     void *
         rows; /* uint32, or uint64 if wide, [n_rings][n_frames]: row k has the counts at r < first + k + 1 */
-    size_t bytes;
+    size_t rows_bytes, bytes; /* bytes: with the spare file */
 };
 
 struct ring_tables {
