@@ -335,6 +335,7 @@ static const struct command {
     {STOW__REQUEST__BODY_COM, "com", BIT(SESSION_READY), do_com},
     {STOW__REQUEST__BODY_SAVE, "save", BIT(SESSION_READY), do_save},
     {STOW__REQUEST__BODY_VERIFY, "verify", BIT(SESSION_READY), do_verify},
+    {STOW__REQUEST__BODY_MASK, "mask", BIT(SESSION_READY), do_mask},
 };
 
 static void run(struct session *session, const struct request *request)

@@ -31,6 +31,7 @@ void do_save(struct session *session, const struct request *request);
 void do_verify(struct session *session, const struct request *request);
 void do_sum(struct session *session, const struct request *request);
 void do_mean(struct session *session, const struct request *request);
+void do_mask(struct session *session, const struct request *request);
 void do_com(struct session *session, const struct request *request);
 
 /* Saves and comparisons of a session: one by its id (NULL: none), a file that it asked for, and all to an end; err NULL:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * STREAM and what follows it: ATTACHED, FRAMES, RELEASE, CLOSE_STREAM, DETACHED, and the events of a stream. */
-#include "commands.h"
+#include "commands_view.h"
 
 #include "answer.h"
 #include "metrics.h"
@@ -123,6 +123,7 @@ static void answer_stream(struct session_stream *s)
     bool is_cuda = stream->memory.kind != MEMORY_HOST_FD,
          by_fd = stream->memory.kind != MEMORY_CUDA_IPC;
     Stow__StreamReply answer = STOW__STREAM_REPLY__INIT;
+    Stow__View view;
     Stow__Reply reply = STOW__REPLY__INIT;
     answer.ring = stream->ring;
     answer.memory = (Stow__MemoryKind)stream->memory.kind;
@@ -143,6 +144,13 @@ static void answer_stream(struct session_stream *s)
     answer.dtype = stream->resident->dtype;
     answer.detector_y = stream->resident->det_y;
     answer.detector_x = stream->resident->det_x;
+    if (stream->viewing) {
+        put_view(&view, &stream->viewing->plan);
+        answer.dtype = view.dtype;
+        answer.detector_y = view.pad_y;
+        answer.detector_x = view.pad_x;
+        answer.view = &view;
+    }
     reply.body_case = STOW__REPLY__BODY_STREAM;
     reply.stream = &answer;
     session_reply(s->session, s->request, &reply, &stream->memory.fd, by_fd ? 1 : 0);
@@ -219,6 +227,25 @@ struct name *name_in_memory(struct session *session, const ProtobufCBinaryData *
     return name;
 }
 
+/* Which frames, where there is more to it than a range. */
+static int take_list(struct stream_options *options, const struct request *request,
+                     const struct name *name, struct stow_error *err)
+{
+    const Stow__Stream *ask = request->body->stream;
+    if (ask->region) {
+        if (options->order != STOW_ORDER_SCAN || ask->first || ask->count)
+            return error_set(err, STOW_INVALID,
+                             "a region of the scan comes in scan order, and without another range");
+        options->order = STOW_ORDER_LIST;
+        return take_region(&options->ids, &options->n_ids, ask->region, name, MAX_LIST_IDS, err);
+    }
+    if (options->order != STOW_ORDER_LIST)
+        return 0;
+    options->n_ids = request->n_fds ? ask->total_ids : ask->n_ids;
+    return take_ids(request, ask->ids, ask->n_ids, ask->total_ids, MAX_LIST_IDS, &options->ids,
+                    err);
+}
+
 static int open_stream(struct session_stream *s, const struct request *request,
                        struct stow_error *err)
 {
@@ -241,6 +268,7 @@ static int open_stream(struct session_stream *s, const struct request *request,
                                      .world = ask->world,
                                      .batch = ask->batch,
                                      .slots = ask->slots};
+    struct view_ask view;
     struct stream_callbacks callbacks = {
         .data = s, .on_open = on_open, .on_batch = on_batch, .on_end = on_end};
     int rc = 0;
@@ -248,11 +276,12 @@ static int open_stream(struct session_stream *s, const struct request *request,
         rc = error_set(err, STOW_INVALID, "no such order");
     if (!rc)
         rc = choose_memory(session, name->resident->place, ask, &options.memory, &s->note, err);
-    if (!rc && options.order == STOW_ORDER_LIST) {
-        rc = take_ids(request, ask->ids, ask->n_ids, ask->total_ids, MAX_LIST_IDS, &options.ids,
-                      err);
-        options.n_ids = request->n_fds ? ask->total_ids : ask->n_ids;
+    if (!rc && ask->view) {
+        rc = take_view(&view, ask->view, err);
+        options.view = &view;
     }
+    if (!rc)
+        rc = take_list(&options, request, name, err);
     if (rc)
         return rc;
     s->acquisition = name->resident->id;

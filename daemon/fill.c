@@ -96,31 +96,42 @@ static struct fill *fill_new(struct stream *stream, size_t n_slots, size_t n_fra
     return NULL;
 }
 
-/* One job for each good frame of the slot; bad ones are answered from the table. */
-static void add_slot(struct fill *fill, uint32_t number)
+/* One job for each good frame of n from `first` on, to dst and so on by stride; bad ones are answered from the table. */
+static void add_frames(struct fill *fill, struct slot *slot, uint32_t first, uint32_t n,
+                       uint64_t dst, uint64_t stride)
 {
-    struct stream *stream = fill->stream;
-    struct slot *slot = &stream->slots[number];
-    slot->any_bad = false;
-    for (uint32_t i = 0; i < slot->n_frames; i++) {
-        const struct frame *frame = &stream->resident->frames[slot->ids[i]];
+    for (uint32_t i = first; i < first + n; i++, dst += stride) {
+        const struct frame *frame = &fill->stream->resident->frames[slot->ids[i]];
         slot->status[i] = frame->form == STOW_FORM_BAD ? -(int32_t)frame->code : 0;
         if (slot->status[i]) {
             slot->any_bad = true;
             continue;
         }
         fill->target[fill->n_jobs] = &slot->status[i];
-        fill->jobs[fill->n_jobs++] =
-            (struct decode_job){.src = frame->addr,
-                                .blocks = frame->blocks,
-                                .src_bytes = frame->bytes,
-                                .form = frame->form,
-                                .dst = stream->memory.dev + number * stream->slot_stride +
-                                       i * stream->frame_bytes};
+        fill->jobs[fill->n_jobs++] = (struct decode_job){.src = frame->addr,
+                                                         .blocks = frame->blocks,
+                                                         .src_bytes = frame->bytes,
+                                                         .form = frame->form,
+                                                         .dst = dst};
     }
+}
+
+static void begin_slot(struct stream *stream, struct slot *slot)
+{
+    slot->any_bad = false;
     slot->state = SLOT_FILLING;
     slot->generation = ++stream->generation;
+}
+
+static void add_slot(struct fill *fill, uint32_t number)
+{
+    struct stream *stream = fill->stream;
+    struct slot *slot = &stream->slots[number];
+    begin_slot(stream, slot);
+    add_frames(fill, slot, 0, slot->n_frames, stream->memory.dev + number * stream->slot_stride,
+               stream->frame_bytes);
     fill->slots[fill->n_slots++] = number;
+    fill->n_filling++;
     stream->n_filling++;
 }
 
@@ -136,7 +147,6 @@ void stream_end(struct stream *stream, const struct stow_error *err)
 static void publish(struct stream *stream, uint32_t number, uint64_t now)
 {
     struct slot *slot = &stream->slots[number];
-    stream->n_filling--;
     if (stream->state != STREAM_RUNNING) {
         slot->state = SLOT_FREE;
         return;
@@ -158,11 +168,24 @@ static void publish(struct stream *stream, uint32_t number, uint64_t now)
     stream->callbacks.on_batch(stream->callbacks.data, stream, &batch);
 }
 
+/* Frames that were decoded and do not fit what they are shown in. */
+static void settle_marks(struct fill *fill)
+{
+    struct stream *stream = fill->stream;
+    const uint64_t marks = (uint64_t)fill->slot * stream->batch;
+    for (uint32_t i = fill->first; i < fill->first + fill->n; i++) {
+        int32_t *status = &stream->slots[fill->slot].status[i];
+        if (!*status && viewing_mark(stream->viewing, marks + i))
+            *status = STOW_NOFIT;
+    }
+}
+
 static void settle_status(struct fill *fill)
 {
     struct stream *stream = fill->stream;
     for (size_t i = 0; i < fill->n_jobs; i++)
         *fill->target[i] = fill->status[i];
+    settle_marks(fill);
     for (size_t i = 0; i < fill->n_slots; i++) {
         struct slot *slot = &stream->slots[fill->slots[i]];
         for (uint32_t k = 0; k < slot->n_frames; k++) {
@@ -178,13 +201,13 @@ static void on_filled(struct device_request *request)
     struct stream *stream = fill->stream;
     uint64_t now = uv_hrtime();
     if (request->status) {
-        stream->n_filling -= (unsigned)fill->n_slots;
         stream_end(stream, &request->err);
     } else {
         settle_status(fill);
         for (size_t i = 0; i < fill->n_slots; i++)
             publish(stream, fill->slots[i], now);
     }
+    stream->n_filling -= fill->n_filling; /* not before: what is told may end the stream */
     fill_free(fill);
     stream_pump(stream);
     stream_close_when_idle(stream);
@@ -195,13 +218,25 @@ static void fill_failed(struct fill *fill, int code)
     struct stream *stream = fill->stream;
     struct stow_error err;
     error_set(&err, code, "the device refused to decode frames");
-    stream->n_filling -= (unsigned)fill->n_slots;
+    stream->n_filling -= fill->n_filling;
     fill_free(fill);
     stream_end(stream, &err);
     stream_close_when_idle(stream);
 }
 
-/* Jobs and fence, or what of them the lane has not taken yet. */
+/* The view's work on what was decoded. */
+static int show(struct fill *fill)
+{
+    const struct stream *stream = fill->stream;
+    const uint64_t dst =
+        stream->memory.dev + fill->slot * stream->slot_stride + fill->first * stream->frame_bytes;
+    const struct work work =
+        viewing_work(stream->viewing, (uint64_t)fill->slot * stream->batch + fill->first, fill->n,
+                     dst);
+    return lane_run(stream->lane, &work);
+}
+
+/* Jobs, work and fence, or what of them the lane has not taken yet. */
 static int enqueue(struct fill *fill)
 {
     struct stream *stream = fill->stream;
@@ -211,6 +246,12 @@ static int enqueue(struct fill *fill)
         if (rc)
             return rc;
         fill->decoding = true;
+    }
+    if (stream->viewing && fill->n_jobs && !fill->shown) {
+        int rc = show(fill);
+        if (rc)
+            return rc;
+        fill->shown = true;
     }
     fill->fence = (struct device_request){.done = on_filled, .data = fill};
     return lane_fence(stream->lane, &fill->fence);
@@ -277,6 +318,53 @@ static bool fill_free_slots(struct stream *stream)
     return true;
 }
 
+/* A free slot and the ids of what belongs there. False: there is none, or nothing yet. */
+static bool begin_viewing(struct stream *stream)
+{
+    for (uint32_t i = 0; stream->position < stream->end && i < stream->n_slots; i++) {
+        struct slot *slot = &stream->slots[i];
+        if (slot->state != SLOT_FREE)
+            continue;
+        if (!gather_ids(stream, slot))
+            return false;
+        begin_slot(stream, slot);
+        advance(stream, slot);
+        stream->viewing->filling = true;
+        stream->viewing->slot = i;
+        stream->viewing->next = 0;
+        return true;
+    }
+    return false;
+}
+
+/* With a view: the next frames of a slot, as many as go through the scratch at once. False when there are none. */
+static bool fill_step(struct stream *stream)
+{
+    struct viewing *viewing = stream->viewing;
+    if (!viewing->filling && !begin_viewing(stream))
+        return false;
+    struct slot *slot = &stream->slots[viewing->slot];
+    uint32_t left = slot->n_frames - viewing->next, n = left < viewing->step ? left : viewing->step;
+    struct fill *fill = fill_new(stream, 1, n);
+    if (!fill) {
+        stream_end(stream,
+                   &(struct stow_error){.code = STOW_NOMEM, .text = "no memory to decode frames"});
+        return false;
+    }
+    fill->slot = viewing->slot;
+    fill->first = viewing->next;
+    fill->n = n;
+    add_frames(fill, slot, fill->first, n, viewing->scratch.dev, viewing->frame_stride);
+    viewing->next += n;
+    viewing->filling = n < left;
+    if (!viewing->filling)
+        fill->slots[fill->n_slots++] = fill->slot;
+    fill->n_filling = 1;
+    stream->n_filling++;
+    submit(fill);
+    return true;
+}
+
 void stream_pump(struct stream *stream)
 {
     if (stream->state != STREAM_RUNNING || stream->ended)
@@ -286,7 +374,8 @@ void stream_pump(struct stream *stream)
             stream_end(stream, &stream->resident->failure);
         return;
     }
-    while (!stream->refused && !stream->ended && fill_free_slots(stream))
+    while (!stream->refused && !stream->ended &&
+           (stream->viewing ? fill_step(stream) : fill_free_slots(stream)))
         ;
     if (stream->position == stream->end && !stream->n_filling)
         stream_end(stream, NULL);

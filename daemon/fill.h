@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * fill: how a stream's free slots become batches. A fill is what one turn puts under way: some slots, one
- * decode job for each of their good frames, one fence. Fills of a stream run on one lane, so batches come
+ * decode job for each of their good frames, one fence. With a view it is a step: some frames of one slot, decoded
+ * beside the ring and shown from there; the last of them is the one that has the slot. Fills of a stream run on one lane, so batches come
  * in order; one that the lane has no room for waits in stream->refused, and nothing overtakes it.
  * For stream.c alone. */
 #ifndef STOW_FILL_H
@@ -21,11 +22,14 @@ struct fill {
     struct stream *stream;
     uint32_t *slots; /* [n_slots] in order */
     size_t n_slots;
+    unsigned n_filling;      /* as the stream counts it */
     struct decode_job *jobs; /* [n_jobs] */
     int32_t *status;         /* of the jobs */
     int32_t **target;        /* where each job's status goes */
     size_t n_jobs;
-    bool decoding; /* the lane has the jobs: status is its until the fence is done */
+    bool decoding;           /* the lane has the jobs: status is its until the fence is done */
+    bool shown;              /* and the view's work */
+    uint32_t slot, first, n; /* of a step: which frames */
 };
 
 /* Fill what can be filled, and tell when all has come. Safe at any time. */

@@ -138,6 +138,7 @@ static void stream_free(struct stream *stream)
         wish_free(wish);
     }
     free(stream->options.ids);
+    free(stream->viewing);
     free(stream->slots);
     free(stream->slot_ids);
     free(stream->slot_status);
@@ -168,6 +169,10 @@ static void offer(struct stream *stream)
         rc = lane_upload(stream->lane, stream->memory.dev, stream->nonce, sizeof(stream->nonce));
     if (!rc) {
         stream->nonce_sent = true;
+        rc = stream->viewing ? viewing_send_flags(stream->viewing, stream->lane, stream->resident)
+                             : 0;
+    }
+    if (!rc) {
         rc = lane_fence(stream->lane, request);
     }
     if (!rc) {
@@ -180,12 +185,25 @@ static void offer(struct stream *stream)
     }
 }
 
+static void on_viewing(void *data)
+{
+    struct stream *stream = data;
+    stream->request.status = stream->viewing->err.code;
+    stream->request.err = stream->viewing->err;
+    if (stream->request.status)
+        on_offered(&stream->request);
+    else
+        offer(stream);
+}
+
 static void on_ring(struct device_request *request)
 {
     struct stream *stream = request->data;
     request->done = on_offered;
     if (request->status)
         on_offered(request);
+    else if (stream->viewing)
+        viewing_alloc(stream->viewing, stream->place, on_viewing, stream);
     else
         offer(stream);
 }
@@ -206,6 +224,43 @@ static void start(struct stream *stream)
     uint64_t n = o->order == STOW_ORDER_LIST ? o->n_ids : o->count;
     stream->end = o->order == STOW_ORDER_REQUEST ? UINT64_MAX : order_share(n, o->rank, o->world);
     stream->position = o->order == STOW_ORDER_REQUEST ? 0 : least(o->start, stream->end);
+}
+
+/* The view that is asked for, if there is one; sizes come later. */
+static int plan_view(struct stream *stream, const struct view_ask *ask, struct stow_error *err)
+{
+    stream->frame_bytes = frame_bytes(&stream->resident->shape);
+    if (!ask)
+        return 0;
+    stream->viewing = calloc(1, sizeof(*stream->viewing));
+    if (!stream->viewing)
+        return error_set(err, STOW_NOMEM, "no memory for a view");
+    int rc = view_plan_make(&stream->viewing->plan, ask, stream->resident, err);
+    stream->frame_bytes = view_bytes(&stream->viewing->plan.view);
+    return rc;
+}
+
+/* Slots, and room in the budget for all that the stream will have. The resident counts one stream more. */
+static int take_room(struct stream *stream, struct stow_error *err)
+{
+    struct viewing *viewing = stream->viewing;
+    struct shortage shortage;
+    choose_sizes(stream);
+    stream->charged = stream->ring_bytes + stream->options.n_ids * sizeof(*stream->options.ids);
+    if (viewing)
+        viewing_size(viewing, stream->place, stream->resident, stream->n_slots, stream->batch);
+    if (make_slots(stream) ||
+        getrandom(stream->nonce, sizeof(stream->nonce), 0) != sizeof(stream->nonce))
+        return error_set(err, STOW_NOMEM, "no memory for a ring of %u slots", stream->n_slots);
+    const uint64_t bytes = stream->charged + (viewing ? viewing->charged : 0);
+    stream->resident->n_streams++; /* so that making room does not evict it */
+    int rc = store_make_room(stream->store, stream->place, bytes, &shortage);
+    if (rc) {
+        stream->resident->n_streams--;
+        return shortage_error(&shortage, stream->place, err);
+    }
+    place_charge(stream->place, bytes);
+    return 0;
 }
 
 int stream_open(struct stream **stream_out, struct store *store, struct resident *resident,
@@ -232,31 +287,19 @@ int stream_open(struct stream **stream_out, struct store *store, struct resident
     stream->options = o;
     stream->callbacks = *callbacks;
     stream->wishes_last = &stream->wishes;
-    stream->frame_bytes = frame_bytes(&resident->shape);
     stream->watch.changed = on_changed;
     stream->retry.retry = on_retry;
     start(stream);
-    choose_sizes(stream);
-    stream->charged = stream->ring_bytes + o.n_ids * sizeof(*o.ids);
-    stream->lane = place_lane(stream->place, stream->batch);
-    struct shortage shortage;
-    rc = make_slots(stream);
-    if (rc || getrandom(stream->nonce, sizeof(stream->nonce), 0) != sizeof(stream->nonce)) {
-        rc = error_set(err, STOW_NOMEM, "no memory for a ring of %u slots", stream->n_slots);
-    } else {
-        resident->n_streams++; /* so that making room does not evict it */
-        rc = store_make_room(store, stream->place, stream->charged, &shortage);
-        if (rc)
-            resident->n_streams--;
-        if (rc)
-            shortage_error(&shortage, stream->place, err);
-    }
+    rc = plan_view(stream, o.view, err);
+    if (!rc)
+        rc = take_room(stream, err);
     if (rc) {
         stream->options.ids = NULL;
         stream_free(stream);
         return rc;
     }
-    place_charge(stream->place, stream->charged);
+    stream->options.view = NULL;
+    stream->lane = place_lane(stream->place, stream->batch);
     resident_ref(resident);
     resident_watch(resident, &stream->watch);
     metrics.streams++;
@@ -342,12 +385,23 @@ static void free_if_over(struct stream *stream)
     stream_free(stream);
 }
 
-static void on_ring_freed(struct device_request *request)
+static void on_freed(void *data)
 {
-    struct stream *stream = request->data;
+    struct stream *stream = data;
+    if (stream->viewing)
+        place_uncharge(stream->place, stream->viewing->charged);
     stream->store->n_freeing--;
     move(stream, STREAM_CLOSED);
     free_if_over(stream);
+}
+
+static void on_ring_freed(struct device_request *request)
+{
+    struct stream *stream = request->data;
+    if (stream->viewing)
+        viewing_free(stream->viewing, stream->place, on_freed, stream);
+    else
+        on_freed(stream);
 }
 
 /* Nothing writes into the ring any more: give it back. */
@@ -378,7 +432,7 @@ void stream_close(struct stream *stream)
     stream->n_held = 0;
     resident_unwatch(stream->resident, &stream->watch);
     if (stream->refused && !stream->refused->decoding) { /* it never reached the lane */
-        stream->n_filling -= (unsigned)stream->refused->n_slots;
+        stream->n_filling -= stream->refused->n_filling;
         fill_free(stream->refused);
         stream->refused = NULL;
         place_unwait(stream->place, &stream->retry);

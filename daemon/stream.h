@@ -8,13 +8,16 @@
  * tells of each in order, and the slot is the consumer's until stream_release. No free slot: the stream
  * pauses, and only this one. Frames that are not loaded yet are waited for.
  *
+ * With a view (view_plan.h) frames are decoded beside the ring and shown from there, in steps of as many as there is
+ * room for; a frame that does not fit the view's dtype has the status STOW_NOFIT.
+ *
  * A held slot is never filled. stream_close ends it: what is being decoded runs out first, then the ring
  * is freed. The ring stays charged until the consumer says that it has unmapped it (stream_detach).
  * A stream knows no session: everything that happens comes by its callbacks. Loop thread only. */
 #ifndef STOW_STREAM_H
 #define STOW_STREAM_H
 
-#include "store.h"
+#include "viewing.h"
 
 #define STREAM_MAX_BATCH 8192u
 #define STREAM_MAX_SLOTS 256u
@@ -38,6 +41,7 @@ struct stream_options {
     uint32_t rank, world;  /* world 0: 1 */
     uint32_t batch, slots; /* 0: defaults */
     enum memory_kind memory;
+    const struct view_ask *view; /* NULL: frames as they are. The caller's */
 };
 
 struct stream;
@@ -80,8 +84,9 @@ struct stream {
     enum stream_state state;
     struct lane *lane;
     uint32_t batch, n_slots;
-    uint64_t frame_bytes, slot_stride, ring_bytes;
-    uint64_t charged; /* to the place: the ring, and a list of ids */
+    uint64_t frame_bytes, slot_stride, ring_bytes; /* frames as they lie in the ring */
+    struct viewing *viewing;                       /* NULL: as they are */
+    uint64_t charged;                              /* to the place: the ring, and a list of ids */
     uint64_t position,
         end; /* next of this rank, and how many there are; end UINT64_MAX on request */
     struct wish *wishes, **wishes_last; /* on request: what to bring, in order */
@@ -102,7 +107,7 @@ struct stream {
 };
 
 /* Begin to open. STOW_RANGE (an id past the end), STOW_INVALID, STOW_NOROOM (with the shortage in err),
- * STOW_NOMEM: nothing was begun and options->ids are the caller's. on_open comes later. */
+ * STOW_UNSUPPORTED (a view that cannot be), STOW_NOMEM: nothing was begun and options->ids are the caller's. on_open comes later. */
 int stream_open(struct stream **stream, struct store *store, struct resident *resident,
                 const char *name, const struct stream_options *options,
                 const struct stream_callbacks *callbacks, struct stow_error *err);

@@ -7,6 +7,8 @@ cudaError_t launch_work(const struct work *work, cudaStream_t stream)
         return launch_encode(work, stream);
     if (work->kind == WORK_RINGS)
         return launch_rings(work, stream);
+    if (work->kind == WORK_VIEW)
+        return launch_view(work, stream);
     return launch_sums(work, stream);
 }
 
@@ -21,5 +23,7 @@ cudaError_t launch_load_all(void)
         rc = launch_load_sums();
     if (!rc)
         rc = launch_load_rings();
+    if (rc == cudaSuccess)
+        rc = launch_load_view();
     return rc;
 }

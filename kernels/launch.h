@@ -48,6 +48,7 @@ cudaError_t launch_encode(const struct work *work, cudaStream_t stream); /* ENCO
 cudaError_t launch_encode_within(const struct work *work, uint32_t shared_bytes,
                                  cudaStream_t stream);
 cudaError_t launch_rings(const struct work *work, cudaStream_t stream);
+cudaError_t launch_view(const struct work *work, cudaStream_t stream); /* VIEW */
 cudaError_t launch_sums(const struct work *work, cudaStream_t stream); /* all others */
 
 /* Have every kernel of this library loaded on the current device now, so that no later launch waits for it. */
@@ -57,6 +58,7 @@ cudaError_t launch_load_counts(void);
 cudaError_t launch_load_encode(void);
 cudaError_t launch_load_sums(void);
 cudaError_t launch_load_rings(void);
+cudaError_t launch_load_view(void);
 
 #ifdef __cplusplus
 }

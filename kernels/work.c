@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * work on the CPU: items of each kind, one after the other, by the functions of counts.h, sums.h and rings.h. Items touch
+ * work on the CPU: items of each kind, one after the other, by the functions of counts.h, sums.h, rings.h and view.h. Items touch
  * different outputs, so threads may do different ranges of one work at the same time. */
 #include "work.h"
 
@@ -99,12 +99,17 @@ static void run_rings(const struct work *work, uint64_t i)
                 &work->shape);
 }
 
+static void run_view(const struct work *work, uint64_t i)
+{
+    view_frame(&work->view, i);
+}
+
 void work_run(const struct work *work, uint64_t begin, uint64_t end)
 {
     static void (*const items[])(const struct work *work, uint64_t i) = {
         [WORK_STATS] = run_stats,     [WORK_PIXELS] = run_pixels, [WORK_ENCODE] = run_encode,
         [WORK_PLACE] = run_place,     [WORK_WEIGH] = run_weigh,   [WORK_SUM] = run_sum,
-        [WORK_COMPARE] = run_compare, [WORK_RINGS] = run_rings,
+        [WORK_COMPARE] = run_compare, [WORK_RINGS] = run_rings, [WORK_VIEW] = run_view,
     };
     for (uint64_t i = begin; i < end; i++)
         items[work->kind](work, i);

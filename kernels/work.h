@@ -12,6 +12,7 @@
 #include "counts.h"
 #include "rings.h"
 #include "sums.h"
+#include "view.h"
 
 enum work_kind {
     WORK_STATS,   /* item: a frame */
@@ -22,6 +23,7 @@ enum work_kind {
     WORK_SUM,     /* item: a frame */
     WORK_COMPARE, /* item: a frame */
     WORK_RINGS,   /* item: a frame */
+    WORK_VIEW,    /* item: a frame */
 };
 
 #define WORK_PIXELS_BLOCK 1024u
@@ -97,6 +99,7 @@ struct work {
             uint32_t n_rings; /* at most RINGS_MAX */
             bool wide;
         } rings;
+        struct view_work view; /* addressed by strides, so that no jobs have to be uploaded */
     };
 };
 

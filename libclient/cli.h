@@ -112,6 +112,7 @@ int cli_save(struct cli *cli, int argc, char **argv);
 int cli_verify(struct cli *cli, int argc, char **argv);
 int cli_sum(struct cli *cli, int argc, char **argv);
 int cli_mean(struct cli *cli, int argc, char **argv);
+int cli_mask(struct cli *cli, int argc, char **argv);
 int cli_com(struct cli *cli, int argc, char **argv);
 int cli_stats(struct cli *cli, int argc, char **argv);
 int cli_doctor(struct cli *cli, int argc, char **argv);

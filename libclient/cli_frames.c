@@ -5,6 +5,7 @@
 #include "cli.h"
 #include "cli_ids.h"
 #include "cli_out.h"
+#include "cli_view.h"
 
 #include <json-c/json.h>
 #include <openssl/evp.h>
@@ -32,11 +33,16 @@ struct course {
     struct stow_stream *stream;
     EVP_MD_CTX *hash;
     struct cli_out *out;
-    uint8_t *host;                  /* a batch's bytes, where they lie on a GPU */
-    uint64_t frames, bytes;         /* good ones */
-    struct numbers bad, handoff_ns; /* of each batch */
+    uint8_t *host;          /* a batch's bytes, where they lie on a GPU */
+    uint64_t frames, bytes; /* good ones */
+    struct numbers bad,
+        unfit; /* frames that cannot be given, and that do not fit the view's dtype */
+    struct numbers handoff_ns; /* of each batch */
     double seconds;
     enum stow_memory memory;
+    char dtype[8];
+    uint64_t frame[2];
+    struct json_object *view; /* as agreed; NULL: none */
     char sha256[2 * EVP_MAX_MD_SIZE + 1];
 };
 
@@ -92,6 +98,8 @@ static int choose(struct stow_client *client, struct wish *wish, const struct st
     if (rc)
         return rc;
     *n = info->frames;
+    if (cli_view_region(&wish->stream.view, n))
+        return CLI_DONE;
     if (wish->ids.n == 0)
         return CLI_DONE;
     if (info->frames == 0)
@@ -143,7 +151,9 @@ static int take(struct course *course, const struct stow_batch *batch)
     bool ok = add(&course->handoff_ns, now > batch->ready_ns ? now - batch->ready_ns : 0);
     const uint8_t *data = batch->data;
     for (uint32_t i = 0; i < batch->n_frames && batch->n_bad; i++)
-        ok = ok && (batch->status[i] == 0 || add(&course->bad, batch->ids[i]));
+        ok = ok &&
+             (batch->status[i] == 0 ||
+              add(batch->status[i] == STOW_NOFIT ? &course->unfit : &course->bad, batch->ids[i]));
     if (!ok)
         return cli_failed("out of memory");
     if (course->host) {
@@ -162,15 +172,24 @@ static int take(struct course *course, const struct stow_batch *batch)
     return CLI_DONE;
 }
 
-static int run_stream(struct course *course, const struct wish *wish)
+static int open_stream(struct course *course, const struct wish *wish)
 {
-    const struct stow_batch *batch;
-    uint64_t begin = now_ns();
     course->stream = stow_stream_open(course->client, wish->name, &wish->stream);
     if (!course->stream)
         return cli_error(course->client);
     const struct stow_stream_info *info = stow_stream_info(course->stream);
     course->memory = info->memory;
+    snprintf(course->dtype, sizeof(course->dtype), "%s", info->dtype);
+    memcpy(course->frame, info->frame, sizeof(course->frame));
+    cli_view_warn(info);
+    course->view = cli_view_json(info);
+    return CLI_DONE;
+}
+
+static int run_stream(struct course *course)
+{
+    const struct stow_batch *batch;
+    const struct stow_stream_info *info = stow_stream_info(course->stream);
     int rc = CLI_DONE;
     if (info->memory != STOW_HOST_FD && (course->hash || course->out)) {
         course->host = malloc((size_t)info->batch * info->frame_bytes);
@@ -182,9 +201,6 @@ static int run_stream(struct course *course, const struct wish *wish)
         rc = take(course, batch);
     if (rc == CLI_DONE && got < 0)
         rc = cli_error(course->client);
-    course->seconds = 1e-9 * (double)(now_ns() - begin);
-    stow_stream_close(course->stream);
-    course->stream = NULL;
     return rc;
 }
 
@@ -196,6 +212,14 @@ static double handoff_us(const struct numbers *sorted, double part)
         return 0;
     size_t i = (size_t)(part * (double)(sorted->n - 1) + 0.5);
     return 1e-3 * (double)sorted->values[i];
+}
+
+static struct json_object *shape_json(const uint64_t frame[2])
+{
+    struct json_object *shape = json_object_new_array();
+    json_object_array_add(shape, json_object_new_uint64(frame[0]));
+    json_object_array_add(shape, json_object_new_uint64(frame[1]));
+    return shape;
 }
 
 static void print_json(struct course *course)
@@ -210,13 +234,20 @@ static void print_json(struct course *course)
     json_object_object_add(us, "p95", cli_json_real(handoff_us(ns, 0.95), 1));
     json_object_object_add(us, "p99", cli_json_real(handoff_us(ns, 0.99), 1));
     json_object_object_add(us, "max", cli_json_real(handoff_us(ns, 1), 1));
+    struct json_object *unfit = json_object_new_array();
     for (size_t i = 0; i < course->bad.n; i++)
         json_object_array_add(bad, json_object_new_uint64(course->bad.values[i]));
+    for (size_t i = 0; i < course->unfit.n; i++)
+        json_object_array_add(unfit, json_object_new_uint64(course->unfit.values[i]));
     json_object_object_add(o, "sha256",
                            course->sha256[0] ? json_object_new_string(course->sha256) : NULL);
     json_object_object_add(o, "frames", json_object_new_uint64(course->frames));
     json_object_object_add(o, "bytes", json_object_new_uint64(course->bytes));
     json_object_object_add(o, "bad", bad);
+    json_object_object_add(o, "unfit", unfit);
+    json_object_object_add(o, "dtype", json_object_new_string(course->dtype));
+    json_object_object_add(o, "shape", shape_json(course->frame));
+    json_object_object_add(o, "view", course->view ? json_object_get(course->view) : NULL);
     json_object_object_add(o, "seconds", cli_json_real(course->seconds, 3));
     double per_second = course->seconds > 0 ? (double)course->frames / course->seconds : 0;
     json_object_object_add(o, "frames_per_s", cli_json_real(per_second, 1));
@@ -241,9 +272,10 @@ static int finish(const struct cli *cli, struct course *course, const struct wis
     unsigned char hash[EVP_MAX_MD_SIZE];
     unsigned n = 0;
     int rc = cli_name_bad(course->client, wish->name, course->bad.values, course->bad.n);
-    bool partly = course->bad.n && !wish->skip_bad;
+    bool partly = (course->bad.n || course->unfit.n) && !wish->skip_bad;
     if (rc)
         return rc;
+    cli_view_name_unfit(course->dtype, course->unfit.values, course->unfit.n);
     if (course->hash && !partly) {
         EVP_DigestFinal_ex(course->hash, hash, &n);
         for (unsigned i = 0; i < n; i++)
@@ -264,21 +296,41 @@ static int finish(const struct cli *cli, struct course *course, const struct wis
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static int open_sinks(struct course *course, const struct wish *wish, const struct stow_info *info,
-                      size_t n)
+static int open_sinks(struct course *course, const struct wish *wish)
 {
-    bool picture;
-    if (wish->out && cli_out_known(wish->out, &picture) && picture && n != 1)
-        return cli_failed("a picture holds one frame, and %zu are asked for: frames %s 0 --out %s",
-                          n, wish->name, wish->out);
     if (wish->digest) {
         course->hash = EVP_MD_CTX_new();
         if (!course->hash || EVP_DigestInit_ex(course->hash, EVP_sha256(), NULL) != 1)
             return cli_failed("SHA-256 cannot be had from OpenSSL");
     }
-    if (wish->out && !(course->out = cli_out_open(wish->out, info)))
+    if (wish->out && !(course->out = cli_out_open(wish->out, course->dtype, course->frame)))
         return CLI_FAILED;
     return CLI_DONE;
+}
+
+/* What the file is to hold, before anything is made. */
+static int check_out(const struct wish *wish, size_t n)
+{
+    bool picture;
+    if (wish->out && cli_out_known(wish->out, &picture) && picture && n != 1)
+        return cli_failed("a picture holds one frame, and %zu are asked for: frames %s 0 --out %s",
+                          n, wish->name, wish->out);
+    return CLI_DONE;
+}
+
+/* A stream to its end; sinks are opened once it is known what comes. */
+static int serve(struct course *course, const struct wish *wish)
+{
+    uint64_t begin = now_ns();
+    int rc = open_stream(course, wish);
+    if (rc == CLI_DONE)
+        rc = open_sinks(course, wish);
+    if (rc == CLI_DONE)
+        rc = run_stream(course);
+    course->seconds = 1e-9 * (double)(now_ns() - begin);
+    stow_stream_close(course->stream);
+    course->stream = NULL;
+    return rc;
 }
 
 static int frames(const struct cli *cli, struct wish *wish)
@@ -294,15 +346,17 @@ static int frames(const struct cli *cli, struct wish *wish)
     rc = stow_info(course.client, wish->name, &info) ? cli_error(course.client)
                                                      : choose(course.client, wish, info, &list, &n);
     if (rc == CLI_DONE)
-        rc = open_sinks(&course, wish, info, n);
-    if (rc == CLI_DONE && n)
-        rc = run_stream(&course, wish);
+        rc = check_out(wish, n);
+    if (rc == CLI_DONE)
+        rc = serve(&course, wish);
     if (rc == CLI_DONE)
         rc = finish(cli, &course, wish);
     cli_out_drop(course.out);
     EVP_MD_CTX_free(course.hash);
     free(course.host);
     free(course.bad.values);
+    free(course.unfit.values);
+    json_object_put(course.view);
     free(course.handoff_ns.values);
     free(list);
     stow_info_free(info);
@@ -328,6 +382,10 @@ static int take_option(const struct cli *cli, int option, struct wish *wish)
 {
     uint64_t number = 0;
     bool picture, ok = true;
+    if (option >= CLI_VIEW_DTYPE) {
+        const char *wanted = cli_view_take(&wish->stream.view, option, optarg);
+        return wanted ? cli_usage(cli, "%s is not %s", optarg, wanted) : CLI_DONE;
+    }
     switch (option) {
     case AT: wish->has_at = ok = cli_pair(optarg, ',', wish->at); break;
     case OUT:
@@ -361,6 +419,7 @@ static int take_option(const struct cli *cli, int option, struct wish *wish)
 int cli_frames(struct cli *cli, int argc, char **argv)
 {
     static const struct option options[] = {CLI_GLOBAL_OPTIONS,
+                                            CLI_VIEW_OPTIONS,
                                             {"at", required_argument, NULL, AT},
                                             {"out", required_argument, NULL, OUT},
                                             {"digest", no_argument, NULL, DIGEST},
@@ -383,8 +442,9 @@ int cli_frames(struct cli *cli, int argc, char **argv)
         return rc;
     wish.name = argv[optind];
     wish.has_ids = argc - optind == 2;
-    if (wish.has_ids && wish.has_at)
-        return cli_usage(cli, "either a list of frames, or --at");
+    size_t n;
+    if (wish.has_ids + wish.has_at + cli_view_region(&wish.stream.view, &n) > 1)
+        return cli_usage(cli, "either a list of frames, or --at, or --region");
     if (wish.has_ids && !cli_ids_parse(argv[optind + 1], &wish.ids))
         return cli_usage(cli, "%s is no list of frames; one is 0,5,7-9", argv[optind + 1]);
     rc = frames(cli, &wish);

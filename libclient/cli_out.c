@@ -69,21 +69,31 @@ static FILE *open_temporary(const char *path)
     return fdopen(fd, "w+");
 }
 
-struct cli_out *cli_out_open(const char *path, const struct stow_info *info)
+/* Of a dtype as numpy writes it: u1, f4. */
+static uint64_t bytes_of(const char *dtype)
+{
+    return dtype[0] && dtype[1] >= '0' && dtype[1] <= '9' ? (uint64_t)(dtype[1] - '0') : 0;
+}
+
+struct cli_out *cli_out_open(const char *path, const char *dtype, const uint64_t frame[2])
 {
     bool picture;
-    cli_out_known(path, &picture);
+    const uint64_t elem_bytes = bytes_of(dtype);
+    if (cli_out_known(path, &picture) && picture && strcmp(dtype, "f2") == 0) {
+        cli_failed("%s: there are no pictures of f2: ask for f4", path);
+        return NULL;
+    }
     struct cli_out *out = calloc(1, sizeof(*out));
-    if (!out || !(out->path = strdup(path)) || !(out->dtype = strdup(info->dtype))) {
+    if (!out || !(out->path = strdup(path)) || !(out->dtype = strdup(dtype))) {
         cli_failed("no memory to write %s", path);
         cli_out_drop(out);
         return NULL;
     }
     out->picture = picture;
-    out->detector[0] = info->detector[0];
-    out->detector[1] = info->detector[1];
-    out->elem_bytes = info->elem_bytes;
-    out->frame_bytes = info->frame_bytes;
+    out->detector[0] = frame[0];
+    out->detector[1] = frame[1];
+    out->elem_bytes = elem_bytes;
+    out->frame_bytes = frame[0] * frame[1] * elem_bytes;
     out->file = open_temporary(path);
     if (!out->file || (!out->picture && fseek(out->file, NPY_HEADER, SEEK_SET))) {
         cli_failed("writing %s: %s", path, strerror(errno));
@@ -209,9 +219,10 @@ static bool write_array(FILE *file, const struct cli_array *array)
 {
     char header[NPY_HEADER + 1];
     uint64_t n = 1;
-    int at = snprintf(header, sizeof(header),
-                      "\x93NUMPY%c%c%c%c{'descr': '<%s', 'fortran_order': False, 'shape': (", 1, 0,
-                      (int)(NPY_HEADER - 10), 0, array->dtype);
+    int at =
+        snprintf(header, sizeof(header),
+                 "\x93NUMPY%c%c%c%c{'descr': '%c%s', 'fortran_order': False, 'shape': (", 1, 0,
+                 (int)(NPY_HEADER - 10), 0, bytes_of(array->dtype) > 1 ? '<' : '|', array->dtype);
     for (unsigned i = 0; i < array->n_dims; i++) {
         n *= array->shape[i];
         at += snprintf(header + at, sizeof(header) - (size_t)at, "%llu, ",
@@ -221,7 +232,7 @@ static bool write_array(FILE *file, const struct cli_array *array)
     memset(header + at, ' ', NPY_HEADER - (unsigned)at);
     header[NPY_HEADER - 1] = '\n';
     return fwrite(header, NPY_HEADER, 1, file) == 1 &&
-           (n == 0 || fwrite(array->values, 8 * n, 1, file) == 1);
+           (n == 0 || fwrite(array->values, bytes_of(array->dtype) * n, 1, file) == 1);
 }
 
 static bool write_picture(FILE *file, const struct cli_array *array)

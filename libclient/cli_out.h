@@ -15,8 +15,8 @@ struct cli_out;
 /* Whether the path ends in .npy or .png, and which. */
 bool cli_out_known(const char *path, bool *picture);
 
-/* Frames of this acquisition into a file at path. NULL: it said why not. */
-struct cli_out *cli_out_open(const char *path, const struct stow_info *info);
+/* Frames of this dtype and shape into a file at path. NULL: it said why not. */
+struct cli_out *cli_out_open(const char *path, const char *dtype, const uint64_t frame[2]);
 
 /* More frames, `bytes` in all; host memory. false: it said why not. */
 bool cli_out_write(struct cli_out *out, const void *frames, size_t bytes);
@@ -25,7 +25,7 @@ bool cli_out_write(struct cli_out *out, const void *frames, size_t bytes);
  * left. */
 bool cli_out_publish(struct cli_out *out);
 
-/* A whole array as a file at once: .npy, or of two dimensions a picture with a bar of its values. dtype: u8, i8, f8.
+/* A whole array as a file at once: .npy, or of two dimensions a picture with a bar of its values. dtype: u1, u8, i8, f8.
  * false: it said why not, nothing is left. */
 struct cli_array {
     const char *dtype;

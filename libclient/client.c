@@ -51,7 +51,7 @@ void answer_drop(struct answer *answer)
 
 int client_error_of(const Stow__Error *error, struct stow_error *err)
 {
-    int code = error->code > 0 && error->code <= -STOW_INTERNAL ? -(int)error->code : STOW_INTERNAL;
+    int code = error->code > 0 && error->code <= -STOW_NOFIT ? -(int)error->code : STOW_INTERNAL;
     return error_set(err, code, "%s",
                      error->text && error->text[0] ? error->text : stow_strerror(code));
 }

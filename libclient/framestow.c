@@ -19,15 +19,26 @@ static const struct cli_command commands[] = {
     {"info", "NAME", "all that is known of one acquisition", cli_info},
     {"unload", "NAME", "drop a name; the memory goes with its last stream", cli_unload},
     {"frames",
-     "NAME [IDS | --at Y,X] [--out FILE.npy|FILE.png] [--digest] [--skip-bad]\n"
+     "NAME [IDS | --at Y,X | --region Y0:Y1,X0:X1] [--out FILE.npy|FILE.png] [--digest] "
+     "[--skip-bad]\n"
      "           [--batch N] [--slots N] [--order scan|shuffled] [--seed N] [--spin-us N]\n"
-     "           [--memory auto|host-fd|cuda-ipc|cuda-fd]",
+     "           [--memory auto|host-fd|cuda-ipc|cuda-fd]\n"
+     "           [--mask-correction none|zero|median] [--crop Y,X,HxW] [--bin N] [--sqrt] [--dtype "
+     "T]\n"
+     "           [--pad YxX] [--fftshift]",
      "decoded frames: their SHA-256, a .npy, a picture of one, or how fast they come.\n"
      "             IDS: all (default), or a list such as 0,5,7-9, in that order. A .png is 8-bit "
      "grey,\n"
      "             scaled linearly from the least to the largest count; pixels at the type's "
      "maximum\n"
-     "             (flagged) are left out of that and drawn white",
+     "             (flagged) are left out of that and drawn white. Where asked for, each frame is "
+     "corrected,\n"
+     "             cropped, binned, turned into roots or another dtype, padded and shifted, in "
+     "this "
+     "order;\n"
+     "             a frame that does not fit the dtype is named, like one that cannot be given. A "
+     "region\n"
+     "             is rows Y0 to Y1-1 and columns X0 to X1-1 of the scan",
      cli_frames},
     {"save", "NAME FILE.stow [--force] [--sha256]",
      "write an acquisition to a file that loads in a fraction of the time. It is there whole or "
@@ -59,6 +70,8 @@ static const struct cli_command commands[] = {
      "the mean diffraction pattern, or the sum of each pixel over frames", cli_mean},
     {"com", "NAME [--flagged] [--frames IDS] --out FILE.npy",
      "the centre of mass of each frame, row and column; NaN where it has no counts", cli_com},
+    {"mask", "NAME [--out FILE.npy]",
+     "which pixels the file flags: 1 where its pixel_mask is not 0", cli_mask},
     {"stats", "[--prometheus]", "the daemon's figures", cli_stats},
     {"doctor", "", "what works here, and what does not and why", cli_doctor},
     {"version", "", "the version of this program", cli_version},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * images: sums over an acquisition. Results come in a sealed memfd, and are given out as they lie there: each object
+ * images: sums over an acquisition, and its mask. Results come in a sealed memfd, and are given out as they lie there: each object
  * is one heap block that owns a mapping. */
 #include "ring.h"
 
@@ -42,6 +42,11 @@ struct mean {
 
 struct com {
     struct stow_com head;
+    struct results results;
+};
+
+struct mask {
+    struct stow_mask head;
     struct results results;
 };
 
@@ -405,4 +410,56 @@ void stow_com_free(struct stow_com *head)
         return;
     unmap_results(&com->results);
     free(com);
+}
+
+/* ---- the mask -------------------------------------------------------------------------------------- */
+
+static int take_mask(struct stow_client *client, const struct answer *answer,
+                     struct stow_mask **out)
+{
+    const Stow__MaskReply *reply = answer->reply->mask;
+    struct mask *mask = calloc(1, sizeof(*mask));
+    uint64_t bytes = 0;
+    if (!mask)
+        return no_memory(client);
+    int rc = fits(reply->detector_y, reply->detector_x, &bytes)
+                 ? map_results(&mask->results, answer, bytes, &client->error)
+                 : error_set(&client->error, STOW_PROTOCOL, "a mask of too many pixels");
+    if (rc) {
+        free(mask);
+        return rc;
+    }
+    mask->head = (struct stow_mask){.flags = mask->results.data,
+                                    .detector = {reply->detector_y, reply->detector_x},
+                                    .n_flagged = reply->n_flagged};
+    *out = &mask->head;
+    return 0;
+}
+
+int stow_mask(struct stow_client *client, const char *name, struct stow_mask **mask)
+{
+    Stow__Mask body = STOW__MASK__INIT;
+    Stow__Request request = STOW__REQUEST__INIT;
+    struct answer answer;
+    int rc = client_check(client);
+    if (rc)
+        return rc;
+    body.name = client_bytes(name, strlen(name));
+    request.body_case = STOW__REQUEST__BODY_MASK;
+    request.mask = &body;
+    rc = client_ask(client, &request, NULL, 0, STOW__REPLY__BODY_MASK, &answer);
+    if (rc)
+        return rc;
+    rc = take_mask(client, &answer, mask);
+    answer_drop(&answer);
+    return rc;
+}
+
+void stow_mask_free(struct stow_mask *head)
+{
+    struct mask *mask = (struct mask *)head;
+    if (!mask)
+        return;
+    unmap_results(&mask->results);
+    free(mask);
 }

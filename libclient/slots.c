@@ -2,6 +2,7 @@
 #include "slots.h"
 #include "cuda_import.h"
 #include "ring.h"
+#include "views.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,7 @@ struct stow_stream {
     struct ring ring;
     struct stow_stream_info info;
     char *note;
+    char dtype[8];
     uint32_t spin_us;
 
     struct slot *slots;
@@ -84,7 +86,7 @@ static void fill_frames(struct stow_stream *stream, struct stow_batch *batch,
     for (uint32_t i = 0; i < ready->n_frames; i++) {
         ids[i] = ready->n_ids ? ready->ids[i] : ready->first_id + i;
         uint32_t code = ready->n_status ? ready->status[i] : 0;
-        status[i] = code <= (uint32_t)-STOW_INTERNAL ? -(int32_t)code : STOW_INTERNAL;
+        status[i] = code <= (uint32_t)-STOW_NOFIT ? -(int32_t)code : STOW_INTERNAL;
         batch->n_bad += status[i] != 0;
     }
     batch->ids = ids;
@@ -416,7 +418,7 @@ static int make_tables(struct stow_stream *stream, const Stow__StreamReply *repl
                                              .slots = reply->slots,
                                              .frame_bytes = reply->frame_bytes,
                                              .positions = reply->positions};
-    return 0;
+    return view_take(&stream->info, stream->dtype, sizeof(stream->dtype), reply, err);
 }
 
 /* CLOSE_STREAM, unmap, DETACHED: the ring stays on this connection's account until the last. */
@@ -498,6 +500,9 @@ static int ask(struct stow_client *client, const char *name,
     body.memory_kinds = wish.kinds;
     body.gpu_uuid =
         (ProtobufCBinaryData){.len = wish.has_gpu ? sizeof(wish.uuid) : 0, .data = wish.uuid};
+    Stow__View view;
+    Stow__Region region;
+    view_put(&body, &view, &region, &options->view);
     Stow__Request request = STOW__REQUEST__INIT;
     request.body_case = STOW__REQUEST__BODY_STREAM;
     request.stream = &body;

@@ -37,6 +37,7 @@ static const struct {
     [-STOW_SHUTDOWN] = {"shutdown", "the daemon is shutting down"},
     [-STOW_FORKED] = {"forked", "this process is a fork of the one that connected; connect anew"},
     [-STOW_INTERNAL] = {"internal", "a fault of framestow itself"},
+    [-STOW_NOFIT] = {"nofit", "a count of the frame does not fit the dtype asked for"},
 };
 
 static size_t row(int code)

@@ -12,6 +12,9 @@
 #define MIB (UINT64_C(1) << 20)
 #define MAX_SEEN 4096
 
+/* A view that shows frames as they are, by way of its scratch. */
+static const struct view_ask seen_as_it_is;
+
 /* A consumer, and all that it was told. */
 struct consumer {
     struct rig *rig;

@@ -13,7 +13,7 @@
 static void test_codes(void)
 {
     const ProtobufCEnumDescriptor *codes = &stow__code__descriptor;
-    CHECK_INT(codes->n_values, -STOW_INTERNAL + 1);
+    CHECK_INT(codes->n_values, -STOW_NOFIT + 1);
     for (unsigned i = 0; i < codes->n_values; i++) {
         const ProtobufCEnumValue *value = &codes->values[i];
         char name[32] = "";
@@ -27,7 +27,7 @@ static void test_codes(void)
                       strcmp(stow_strerror(-value->value), "unknown error") != 0,
                   "code %d has no text", value->value);
     }
-    static const int none[] = {1, 27, STOW_INTERNAL - 1, -1000, INT_MAX, INT_MIN};
+    static const int none[] = {1, 27, STOW_NOFIT - 1, -1000, INT_MAX, INT_MIN};
     for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
         CHECK_MSG(strcmp(error_name(none[i]), "unknown") == 0, "%d is a code", none[i]);
         CHECK_MSG(strcmp(stow_strerror(none[i]), "unknown error") == 0, "%d has a text", none[i]);
@@ -50,7 +50,7 @@ static void test_numbers(void)
         ROW(UNSUPPORTED), ROW(RANGE),    ROW(SOURCE),   ROW(MISSING), ROW(IO),
         ROW(DENIED),      ROW(PROTOCOL), ROW(VERSION),  ROW(STALE),   ROW(CANCELLED),
         ROW(NODAEMON),    ROW(GONE),     ROW(TIMEOUT),  ROW(LIMIT),   ROW(UNWRITTEN),
-        ROW(SHUTDOWN),    ROW(FORKED),   ROW(INTERNAL),
+        ROW(SHUTDOWN),    ROW(FORKED),   ROW(INTERNAL), ROW(NOFIT),
     };
 #undef ROW
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)

@@ -252,6 +252,7 @@ run_bench()
 {
     stop_daemon
     bench decode_bench 120 "$tests/decode_bench"
+    bench 'views' 60 "$tests/gpu_view_test" --bench
     bench launch_bench 60 "$tests/launch_bench" $device 5
 }
 

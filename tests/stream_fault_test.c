@@ -23,7 +23,7 @@ static void spoil(struct resident *resident)
 #define N_CROWD 200 /* more than a lane holds fences */
 
 /* So many streams on one lane that it refuses: all get all of theirs, none is ended or opened in vain. */
-static void test_crowd(struct rig *rig, bool only_bad)
+static void test_crowd(struct rig *rig, bool only_bad, const struct view_ask *view)
 {
     static struct consumer crowd[N_CROWD];
     struct resident *resident = rig_resident(rig, 60, 60);
@@ -32,7 +32,8 @@ static void test_crowd(struct rig *rig, bool only_bad)
         spoil(resident);
     for (int i = 0; i < N_CROWD; i++)
         CHECK_INT(consumer_open(&crowd[i], rig, resident,
-                                &(struct stream_options){.batch = 5, .slots = 2}, &err),
+                                &(struct stream_options){.batch = 5, .slots = 2, .view = view},
+                                &err),
                   0);
     for (int turn = 0; turn < 20; turn++)
         rig_turn(rig);
@@ -133,6 +134,7 @@ static void test_alloc_faults(struct rig *rig)
         {{.order = STOW_ORDER_LIST, .batch = 3, .slots = 2}, false},
         {{.order = STOW_ORDER_SHUFFLED, .batch = 50, .slots = 1}, false},
         {{.order = STOW_ORDER_REQUEST, .batch = 2, .slots = 1}, true},
+        {{.order = STOW_ORDER_SCAN, .batch = 8, .slots = 2, .view = &seen_as_it_is}, false},
     };
     struct resident *resident = rig_resident(rig, 50, 50);
     uint64_t used = rig->place.used_bytes, leases = metrics.leases;
@@ -283,8 +285,10 @@ int main(void)
 {
     static struct rig rig;
     rig_open(&rig, 64 * MIB, 0);
-    test_crowd(&rig, false);
-    test_crowd(&rig, true);
+    test_crowd(&rig, false, NULL);
+    test_crowd(&rig, true, NULL);
+    test_crowd(&rig, false, &seen_as_it_is);
+    test_crowd(&rig, true, &seen_as_it_is);
     test_alloc_faults(&rig);
     test_store_faults(&rig);
     rig_close(&rig);

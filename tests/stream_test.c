@@ -95,6 +95,109 @@ static void test_orders(struct rig *rig)
     rig_turn(rig);
 }
 
+/* By way of a view: the same frames come, in steps of fewer than a slot has. */
+static void test_views(struct rig *rig)
+{
+    struct resident *resident = rig_resident(rig, 2000, 2000);
+    const uint64_t max_bytes = rig->place.max_bytes;
+    uint64_t ids[] = {5, 0, 0, 1999, 7, 8, 9, 4, 331, 5};
+    const struct stream_options cases[] = {
+        {.order = STOW_ORDER_SCAN},
+        {.order = STOW_ORDER_SCAN, .batch = 1500, .slots = 2},
+        {.order = STOW_ORDER_SCAN, .batch = 1, .slots = 3, .count = 20},
+        {.order = STOW_ORDER_SCAN, .batch = 700, .slots = 1, .rank = 1, .world = 2},
+        {.order = STOW_ORDER_LIST, .ids = ids, .n_ids = 10, .batch = 3, .slots = 2},
+        {.order = STOW_ORDER_SHUFFLED, .seed = 9, .batch = 1999, .slots = 3},
+    };
+    rig->place.max_bytes = 4 * MIB; /* room for steps of 512 frames */
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct stream_options o = cases[i];
+        int failed = test_failed;
+        o.view = &seen_as_it_is;
+        check_stream(rig, resident, o);
+        CHECK_MSG(test_failed == failed, "case %zu", i);
+    }
+    struct consumer c;
+    consumer_start(&c, rig, resident,
+                   &(struct stream_options){.batch = 1500, .slots = 2, .view = &seen_as_it_is});
+    CHECK_INT(c.stream->viewing->step, 512);
+    consumer_close(&c);
+    rig->place.max_bytes = max_bytes;
+    resident_unref(resident);
+    rig_turn(rig);
+}
+
+/* Sizes follow what is shown, and frames that do not fit say so beside those that are bad. */
+static void test_marks(struct rig *rig)
+{
+    static const struct view_ask summed = {.bin = RIG_ELEMS, .dtype = "u2"};
+    struct resident *resident = rig_resident(rig, 20, 20);
+    struct stow_error err = {.code = 0};
+    struct consumer c;
+    consumer_start(&c, rig, resident,
+                   &(struct stream_options){.batch = 20, .slots = 1, .view = &summed});
+    CHECK_INT(c.stream->frame_bytes, 2);
+    rig_turn(rig);
+    CHECK_INT(c.n_batches, 1);
+    for (uint64_t id = 0; id < 20; id++) {
+        uint64_t sum = 0;
+        uint16_t shown;
+        for (size_t e = 0; e < RIG_ELEMS; e++)
+            sum += rig_form(id) == STOW_FORM_FILL ? RIG_FILL : rig_pixel(id, e);
+        int32_t want = rig_form(id) == STOW_FORM_BAD ? id % 2 ? STOW_CORRUPT : STOW_UNWRITTEN
+                       : sum > UINT16_MAX            ? STOW_NOFIT
+                                                     : 0;
+        memcpy(&shown, c.stream->memory.host + 2 * id, sizeof(shown));
+        CHECK_INT(c.stream->slots[0].status[id], want);
+        CHECK(want || shown == sum);
+    }
+    consumer_close(&c);
+    const struct view_ask none = {.crop_h = 2, .crop_w = 1};
+    CHECK_INT(consumer_open(&c, rig, resident, &(struct stream_options){.view = &none}, &err),
+              STOW_INVALID);
+    CHECK_MSG(strstr(err.text, "1x37") != NULL, "%s", err.text);
+    CHECK(resident->n_streams == 0 && resident->refs == 1);
+    resident_unref(resident);
+    rig_turn(rig);
+}
+
+/* What pixels of each type take. */
+static void test_plans(void)
+{
+    static const struct view_ask asks[] = {
+        {.shift = true},
+        {.pad_y = 3, .pad_x = 4},
+        {.correction = VIEW_ZERO},
+        {.crop_h = 1, .crop_w = 2},
+        {.bin = 2},
+        {.root = true},
+        {.correction = VIEW_MEDIAN},
+        {.dtype = "f4"},
+    };
+    static const struct {
+        const char *dtype;
+        uint32_t bytes;
+        bool counted;
+    } kinds[] = {{"u1", 1, true},  {"u2", 2, true}, {"u4", 4, true},  {"i1", 1, true},
+                 {"i2", 2, true},  {"i4", 4, true}, {"u8", 8, false}, {"i8", 8, false},
+                 {"f8", 8, false}, {"f4", 4, false}};
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        struct resident resident = {.det_y = 3,
+                                    .det_x = 4,
+                                    .shape = {.n_elems = 12, .elem_bytes = kinds[k].bytes}};
+        strcpy(resident.dtype, kinds[k].dtype);
+        for (size_t i = 0; i < sizeof(asks) / sizeof(asks[0]); i++) {
+            struct view_plan plan;
+            struct stow_error err = {.code = 0};
+            bool same = strcmp(asks[i].dtype, kinds[k].dtype) == 0;
+            int want = kinds[k].counted || i < 4 || same ? 0 : STOW_UNSUPPORTED;
+            CHECK_INT(view_plan_make(&plan, &asks[i], &resident, &err), want);
+            CHECK(want ? strstr(err.text, kinds[k].dtype) != NULL : plan.dtype[0] != 0);
+            CHECK(want || kinds[k].counted || plan.view.out_bytes == kinds[k].bytes);
+        }
+    }
+}
+
 static void test_refusals(struct rig *rig)
 {
     struct resident *resident = rig_resident(rig, 20, 20), *empty = rig_resident(rig, 0, 0);
@@ -364,16 +467,17 @@ static void test_load_failure(struct rig *rig)
 /* ---- closing ---- */
 
 /* Close after so many turns of the loop, detach before or after the ring is freed, or just vanish. */
-static void test_close_any_time(struct rig *rig)
+static void test_close_any_time(struct rig *rig, const struct view_ask *view)
 {
     struct resident *resident = rig_resident(rig, 200, 200);
     uint64_t used = rig->place.used_bytes, leases = metrics.leases, streams = metrics.streams;
-    for (int turns = 0; turns < 8; turns++) {
+    for (int turns = 0; turns < 10; turns++) {
         for (int how = 0; how < 4; how++) {
             struct consumer c;
             struct stow_error err;
             CHECK_INT(consumer_open(&c, rig, resident,
-                                    &(struct stream_options){.batch = 8, .slots = 3}, &err),
+                                    &(struct stream_options){.batch = 8, .slots = 3, .view = view},
+                                    &err),
                       0);
             for (int i = 0; i < turns; i++) {
                 uv_run(&rig->loop, UV_RUN_NOWAIT);
@@ -382,7 +486,7 @@ static void test_close_any_time(struct rig *rig)
             }
             unsigned n_batches = c.n_batches, n_opened = c.n_opened;
             uint64_t ring = c.stream->ring_bytes;
-            CHECK_INT(rig->place.used_bytes, used + ring);
+            CHECK_INT(rig->place.used_bytes, used + ring + (view ? c.stream->viewing->charged : 0));
             switch (how) {
             case 0: /* close, freed, detach */
                 stream_close(c.stream);
@@ -444,13 +548,17 @@ int main(void)
     static struct rig rig;
     rig_open(&rig, 64 * MIB, 0);
     test_orders(&rig);
+    test_views(&rig);
+    test_marks(&rig);
+    test_plans();
     test_refusals(&rig);
     test_slots(&rig);
     test_attach(&rig);
     test_request(&rig);
     test_pending(&rig);
     test_load_failure(&rig);
-    test_close_any_time(&rig);
+    test_close_any_time(&rig, NULL);
+    test_close_any_time(&rig, &seen_as_it_is);
     test_drain(&rig);
     rig_close(&rig);
     return test_end();

@@ -25,8 +25,8 @@
  * then stow_last_error() has the sentence. Nothing is printed. A connection and its streams are
  * used by one thread at a time and may move between threads; stow_stream_release() may be called
  * from any thread. A connection does not survive fork(): the child gets STOW_FORKED and must
- * connect anew. In C++ write `struct stow_info` and `struct stow_stream_info`: functions have
- * these names too. */
+ * connect anew. In C++ write `struct stow_info`, `struct stow_mask` and so on: functions have these
+ * names too. */
 #ifndef FRAMESTOW_H
 #define FRAMESTOW_H
 
@@ -66,7 +66,8 @@ enum stow_code {
     STOW_UNWRITTEN = -24,   /* the frame was never acquired, or its file is missing */
     STOW_SHUTDOWN = -25,    /* the daemon is shutting down */
     STOW_FORKED = -26,      /* this process is a fork of the one that connected */
-    STOW_INTERNAL = -27     /* a fault of framestow itself */
+    STOW_INTERNAL = -27,    /* a fault of framestow itself */
+    STOW_NOFIT = -28        /* a count of the frame does not fit the dtype asked for */
 };
 
 struct stow_error {
@@ -218,6 +219,44 @@ enum stow_order {
 };
 enum stow_memory { STOW_MEMORY_AUTO, STOW_HOST_FD, STOW_CUDA_IPC, STOW_CUDA_FD };
 
+enum stow_mask_correction { STOW_MASK_NONE, STOW_MASK_ZERO, STOW_MASK_MEDIAN };
+
+/* What is done to each frame on its way into a slot, in this order, which is the only one; zeros ask
+ * for nothing. What is kept stays the raw counts.
+ *   1. mask correction, since a bad pixel's neighbours may lie outside of the crop
+ *   2. crop, so that bins begin where it does
+ *   3. bins, since counts add up and their roots do not
+ *   4. root or dtype
+ *   5. padding
+ *   6. fftshift, of all that a Fourier transform is to take
+ * Pixels of floats and of 8 bytes take crop, padding, fftshift and correction to 0 alone. */
+struct stow_view {
+    /* Pixels that the file flags: as they are; 0; or the lower median of those of their 8 neighbours
+     * that are on the detector and not flagged. Without any such they stay as they are:
+     * stow_stream_info.n_kept. */
+    enum stow_mask_correction mask_correction;
+    /* Of the detector: first row, first column, rows, columns. All 0: the whole. */
+    uint64_t crop[4];
+    /* Rows and columns whose counts are added up to a pixel. What is left over at the far edges
+     * belongs to the last bin: stow_stream_info.last_bin. 0: 1. */
+    uint32_t bin;
+    int sqrt; /* the root of each, in f4 */
+    /* u1, u2, u4, i1, i2, i4, f4, f2; NULL: the acquisition's, or f4 with sqrt. A frame with a count
+     * (the sum of a bin) that an integer dtype does not hold, or that would be infinite in f2, has
+     * the status STOW_NOFIT: nothing is clipped or wrapped. f4 and f2 round to nearest, ties to
+     * even. */
+    const char *dtype;
+    /* Rows and columns of the result, zeros about the frame. That begins at row
+     * (pad[0] - its rows) / 2, rounded down, and column alike: of an odd difference the one more
+     * comes behind it. 0, 0: no padding. */
+    uint64_t pad[2];
+    /* Rolled by half the rows and half the columns, rounded down: numpy.fft.fftshift. */
+    int fftshift;
+    /* Rows region[0] to region[1] - 1 of the scan and columns region[2] to region[3] - 1, row by
+     * row, in place of all frames; for order scan alone, and positions count these. All 0: none. */
+    uint64_t region[4];
+};
+
 struct stow_stream_options {
     size_t size; /* sizeof(struct stow_stream_options) */
     enum stow_order order;
@@ -232,6 +271,7 @@ struct stow_stream_options {
     uint32_t slots;       /* 0: as the default ring has room for, at least 2 */
     enum stow_memory memory;
     uint32_t spin_us; /* how long stow_stream_next may spin before it sleeps */
+    struct stow_view view;
 };
 
 struct stow_stream;
@@ -242,13 +282,21 @@ struct stow_stream_info {
     uint32_t batch, slots;
     uint64_t frame_bytes;
     uint64_t positions; /* frames this stream will bring; UINT64_MAX on request */
+    const char *dtype;  /* of the frames in the batches */
+    uint64_t frame[2];  /* their rows and columns */
+    /* As agreed, with nothing left out: pad is the size of the result. Zeros: frames as they are. */
+    struct stow_view view;
+    uint64_t n_flagged; /* pixels that were corrected, of those that are shown */
+    uint64_t n_kept; /* flagged ones that stay as they are: all their neighbours are flagged, too */
+    uint64_t last_bin[2]; /* rows and columns of the last bin */
+    uint64_t pad_at[2];   /* where in the padding the frame begins, before fftshift */
 };
 
 struct stow_batch {
     void *data; /* n_frames * frame_bytes; a device address unless memory is STOW_HOST_FD */
     const uint64_t *ids; /* [n_frames] frame numbers, in acquisition order from 0 */
-    const int32_t *
-        status; /* [n_frames] 0, or STOW_CORRUPT, STOW_UNWRITTEN: that frame's bytes mean nothing */
+    /* [n_frames] 0, or STOW_CORRUPT, STOW_UNWRITTEN, STOW_NOFIT: that frame's bytes mean nothing */
+    const int32_t *status;
     uint64_t acquisition; /* stow_info.id */
     uint64_t position;    /* of the first frame, in this stream's order */
     uint64_t generation;  /* of the slot; never repeats in a stream */
@@ -261,7 +309,8 @@ struct stow_batch {
 };
 
 /* Open a stream on a resident acquisition (it may still be loading). NULL options: all frames in
- * scan order. NULL on failure: STOW_UNKNOWN, STOW_RANGE, STOW_NOROOM, STOW_LIMIT, STOW_DEVICE. */
+ * scan order. NULL on failure: STOW_UNKNOWN, STOW_RANGE, STOW_NOROOM, STOW_LIMIT, STOW_DEVICE; for a view that cannot be
+ * STOW_INVALID, STOW_UNSUPPORTED. */
 struct stow_stream *stow_stream_open(struct stow_client *client, const char *name,
                                      const struct stow_stream_options *options);
 const struct stow_stream_info *stow_stream_info(const struct stow_stream *stream);
@@ -371,6 +420,15 @@ struct stow_com {
 int stow_com(struct stow_client *client, const char *name, const struct stow_selection *frames,
              int flagged, struct stow_com **com);
 void stow_com_free(struct stow_com *com);
+
+/* Which pixels the file flags: [detector y][detector x], 1 where its pixel_mask is not 0. */
+struct stow_mask {
+    const uint8_t *flags;
+    uint64_t detector[2];
+    uint64_t n_flagged;
+};
+int stow_mask(struct stow_client *client, const char *name, struct stow_mask **mask);
+void stow_mask_free(struct stow_mask *mask);
 
 /* The bright disk of a mean pattern (sums [y][x]): where its middle is and how large it is, in pixels.
  * STOW_UNSUPPORTED: there is none to be found. */
