@@ -26,12 +26,12 @@ static __device__ __forceinline__ uint32_t bin_at(uint32_t result, uint32_t size
     return before - at;
 }
 
-template <uint32_t IN>
+template <uint32_t IN, bool CORRECTED>
 static __device__ __forceinline__ int64_t value_at(const struct view_work &work, const void *frame,
                                                    const uint8_t *flags, uint32_t y, uint32_t x)
 {
     const uint64_t at = (uint64_t)y * work.view.det_x + x;
-    if (flags && flags[at])
+    if (CORRECTED && flags[at])
         return view_corrected(&work.view, IN, frame, flags, y, x);
     return view_pixel(frame, IN, at);
 }
@@ -59,19 +59,14 @@ static __device__ __forceinline__ void mark(const struct view_work &work, uint32
     ((int32_t *)work.status)[frame] = STOW_NOFIT; /* by whoever comes: all write the same */
 }
 
-static __device__ __forceinline__ const uint8_t *flags_of(const struct view_work &work)
-{
-    return work.view.correction ? (const uint8_t *)work.flags : NULL;
-}
-
 /* Thread blocks: tiles of a result, frames. */
-template <uint32_t IN>
+template <uint32_t IN, bool CORRECTED>
 static __global__ void __launch_bounds__(THREADS)
     view_by_threads(const __grid_constant__ struct view_launch launch)
 {
     const struct view_work &work = launch.work;
     const struct view &view = work.view;
-    const uint8_t *flags = flags_of(work);
+    const uint8_t *flags = (const uint8_t *)work.flags;
     const uint32_t y = blockIdx.x / launch.tiles_x * TILE_Y + threadIdx.x / WARP;
     const uint32_t first_x = blockIdx.x % launch.tiles_x * TILE_X + threadIdx.x % WARP;
     if (y >= view.size_y)
@@ -96,7 +91,7 @@ static __global__ void __launch_bounds__(THREADS)
             int64_t sum = 0;
             for (uint32_t r = 0; r < n_rows; r++) {
                 for (uint32_t c = 0; c < n_columns; c++)
-                    sum += value_at<IN>(work, from, flags, top + r, left + c);
+                    sum += value_at<IN, CORRECTED>(work, from, flags, top + r, left + c);
             }
             fits &= put(work, frame, y, x, inside, sum);
         }
@@ -106,13 +101,13 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* Thread blocks: some pixels of a result, frames. */
-template <uint32_t IN>
+template <uint32_t IN, bool CORRECTED>
 static __global__ void __launch_bounds__(THREADS)
     view_by_warps(const __grid_constant__ struct view_launch launch)
 {
     const struct view_work &work = launch.work;
     const struct view &view = work.view;
-    const uint8_t *flags = flags_of(work);
+    const uint8_t *flags = (const uint8_t *)work.flags;
     const uint32_t lane = threadIdx.x % WARP;
     const uint64_t pixel = (uint64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     const uint32_t y = (uint32_t)(pixel / view.size_x), x = (uint32_t)(pixel % view.size_x);
@@ -131,7 +126,8 @@ static __global__ void __launch_bounds__(THREADS)
         int64_t sum = 0;
 #pragma unroll 4
         for (uint32_t i = lane; i < n; i += WARP)
-            sum += value_at<IN>(work, from, flags, top + i / n_columns, left + i % n_columns);
+            sum += value_at<IN, CORRECTED>(work, from, flags, top + i / n_columns,
+                                           left + i % n_columns);
 #pragma unroll
         for (uint32_t d = WARP / 2; d > 0; d /= 2)
             sum += __shfl_xor_sync(ALL_LANES, sum, (int)d);
@@ -143,17 +139,20 @@ static __global__ void __launch_bounds__(THREADS)
 /* ---- launchers ----------------------------------------------------------------------------------- */
 
 /* By enum view_in. */
-#define BY_IN(kernel)                                                     \
-    {                                                                     \
-        (const void *)kernel<VIEW_U1>, (const void *)kernel<VIEW_U2>,     \
-            (const void *)kernel<VIEW_U4>, (const void *)kernel<VIEW_U8>, \
-            (const void *)kernel<VIEW_I1>, (const void *)kernel<VIEW_I2>, \
-            (const void *)kernel<VIEW_I4>                                 \
+#define BY_IN(kernel, corrected)                                                                \
+    {                                                                                           \
+        (const void *)kernel<VIEW_U1, corrected>, (const void *)kernel<VIEW_U2, corrected>,     \
+            (const void *)kernel<VIEW_U4, corrected>, (const void *)kernel<VIEW_U8, corrected>, \
+            (const void *)kernel<VIEW_I1, corrected>, (const void *)kernel<VIEW_I2, corrected>, \
+            (const void *)kernel<VIEW_I4, corrected>                                            \
     }
 #define N_IN (VIEW_I4 + 1)
 
-static const void *const thread_kernels[N_IN] = BY_IN(view_by_threads);
-static const void *const warp_kernels[N_IN] = BY_IN(view_by_warps);
+/* Without correction and with; nobody waits for registers of the one that he does not ask for. */
+static const void *const thread_kernels[2][N_IN] = {BY_IN(view_by_threads, false),
+                                                    BY_IN(view_by_threads, true)};
+static const void *const warp_kernels[2][N_IN] = {BY_IN(view_by_warps, false),
+                                                  BY_IN(view_by_warps, true)};
 
 static uint64_t divide_up(uint64_t n, uint64_t by)
 {
@@ -175,18 +174,20 @@ extern "C" cudaError_t launch_view(const struct work *work, cudaStream_t stream)
     const uint32_t rows = work->n < MAX_ROWS_OF_BLOCKS ? work->n : MAX_ROWS_OF_BLOCKS;
     if (blocks > INT32_MAX)
         return cudaErrorInvalidValue;
-    return cudaLaunchKernel(large ? warp_kernels[view->in] : thread_kernels[view->in],
+    const bool corrected = view->correction && work->view.flags;
+    return cudaLaunchKernel(large ? warp_kernels[corrected][view->in]
+                                  : thread_kernels[corrected][view->in],
                             dim3((uint32_t)blocks, rows), dim3(THREADS), list, 0, stream);
 }
 
 extern "C" cudaError_t launch_load_view(void)
 {
     cudaError_t error = cudaSuccess;
-    for (uint32_t i = 0; i < N_IN && error == cudaSuccess; i++) {
+    for (uint32_t i = 0; i < 2 * N_IN && error == cudaSuccess; i++) {
         struct cudaFuncAttributes attributes;
-        error = cudaFuncGetAttributes(&attributes, thread_kernels[i]);
+        error = cudaFuncGetAttributes(&attributes, thread_kernels[i / N_IN][i % N_IN]);
         if (error == cudaSuccess)
-            error = cudaFuncGetAttributes(&attributes, warp_kernels[i]);
+            error = cudaFuncGetAttributes(&attributes, warp_kernels[i / N_IN][i % N_IN]);
     }
     return error;
 }
