@@ -23,7 +23,7 @@ cudaError_t launch_load_all(void)
         rc = launch_load_sums();
     if (!rc)
         rc = launch_load_rings();
-    if (rc == cudaSuccess)
+    if (!rc)
         rc = launch_load_view();
     return rc;
 }
