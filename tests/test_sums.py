@@ -636,7 +636,7 @@ def test_nothing_is_left_behind(keep):
 
 def test_what_sums_keep_for_later_makes_room(start, folder):
     """Memory that the next sum would use again is no reason to refuse a load that fits without it."""
-    d, noise = start("--max-bytes", "64M"), np.random.default_rng(0).integers(0, 2**16, (104, 512, 512)).astype("u2")
+    d, noise = start("--max-bytes", "64M"), np.random.default_rng(0).integers(0, 2**16, (100, 512, 512)).astype("u2")
     d.load(make_h5.plain(folder / "small.h5", noise[:60]))
     make_h5.plain(folder / "large.h5", noise)
     assert d.cli("sum", "small", "--annulus", "0,20", "--out", folder / "o.npy").returncode == 0
