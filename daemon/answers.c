@@ -121,16 +121,18 @@ static void on_made(uv_work_t *work, int status)
     struct resident *resident = answers->reader.resident;
     (void)status; /* never cancelled in the queue */
     n_answers--;
-    if (resident) {
+    if (resident)
         resident->reader = NULL;
+    if (resident && resident->answers_charged) {
         keep(resident, IMAGE_MEAN, answers->mean);
         keep(resident, IMAGE_COM, answers->com);
         LOG_DBG("mean pattern and centres of mass of acquisition %llu are made",
                 (unsigned long long)resident->id);
     } else {
-        drop(answers);
-        table_reader_fini(&answers->reader);
+        drop(answers); /* somebody wanted the room, or it has gone */
     }
+    if (!resident)
+        table_reader_fini(&answers->reader);
     free(answers);
 }
 
@@ -139,7 +141,7 @@ void answers_start(uv_loop_t *loop, struct resident *resident)
     uint64_t bytes = mean_bytes(resident) + com_bytes(resident);
     if (!resident_is_whole(resident) || resident->reader || !resident->n_frames ||
         !resident->shape.n_elems || !resident->sums.pixels || !resident->sums.stats ||
-        place_free_bytes(resident->place) < bytes)
+        resident->answers_charged || place_free_bytes(resident->place) < bytes)
         return;
     struct answers *answers = malloc(sizeof(*answers));
     if (!answers)
@@ -150,7 +152,7 @@ void answers_start(uv_loop_t *loop, struct resident *resident)
                                 .mean = -1,
                                 .com = -1};
     place_charge(resident->place, bytes);
-    resident->frames_charged += bytes;
+    resident->answers_charged = bytes;
     resident->reader = &answers->reader;
     n_answers++;
     uv_queue_work(loop, &answers->work, run_on_pool, on_made);

@@ -5,7 +5,7 @@
  * They are what people look at first once an acquisition is there, and no more than what the load added up, written
  * in another way. A thread of libuv's pool makes them when the load is over and has been answered, and the resident
  * keeps them (store.h). They are charged to the budget of the resident's place: 24 bytes a frame and 8 a pixel; where
- * there is no such room nothing is evicted for them, and they are made when they are asked for (images.h). The resident
+ * there is no such room, or somebody wants it, they go, and are made when they are asked for (images.h). The resident
  * may be evicted or go at any time: its tables then last until the thread is done with them. Loop thread only. */
 #ifndef STOW_ANSWERS_H
 #define STOW_ANSWERS_H

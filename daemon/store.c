@@ -121,13 +121,20 @@ static void close_answers(struct resident *resident)
     }
 }
 
+static void drop_answers(struct resident *resident)
+{
+    close_answers(resident);
+    place_uncharge(resident->place, resident->answers_charged);
+    resident->answers_charged = 0;
+}
+
 /* Everything that only a resident in memory has. */
 static void drop_contents(struct resident *resident)
 {
     free_pieces(resident);
     free_segments(resident);
     free_tables(resident);
-    close_answers(resident);
+    drop_answers(resident);
     ring_tables_drop(&resident->store->rings, resident);
     place_uncharge(resident->place, resident->frames_charged);
     resident->frames_charged = 0;
@@ -315,7 +322,7 @@ static bool evictable(const struct resident *resident, const struct place *place
 
 static uint64_t charged_bytes(const struct resident *resident)
 {
-    uint64_t bytes = resident->frames_charged;
+    uint64_t bytes = resident->frames_charged + resident->answers_charged;
     for (const struct piece *piece = resident->pieces; piece; piece = piece->next)
         bytes += piece->charged;
     return bytes;
@@ -349,13 +356,19 @@ int store_make_room(struct store *store, struct place *place, uint64_t bytes,
     uint64_t could_go = spare->bytes ? spare->bytes(spare->data, place) : 0;
     uint64_t free_bytes = place_free_bytes(place);
     for (const struct resident *r = store->residents; r; r = r->next)
-        could_go += evictable(r, place) ? charged_bytes(r) : 0;
+        could_go += evictable(r, place) ? charged_bytes(r)
+                    : r->place == place ? r->answers_charged
+                                        : 0;
     if (bytes > free_bytes && bytes - free_bytes > could_go) {
         *shortage = (struct shortage){.needed = bytes, .free = free_bytes, .evictable = could_go};
         return STOW_NOROOM;
     }
     if (bytes > free_bytes && spare->bytes)
         spare->give(spare->data, place);
+    for (struct resident *r = store->residents; r && place_free_bytes(place) < bytes; r = r->next) {
+        if (r->place == place && r->answers_charged)
+            drop_answers(r);
+    }
     while (place_free_bytes(place) < bytes)
         evict(least_recent(store, place));
     return 0;

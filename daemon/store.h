@@ -142,8 +142,10 @@ struct resident {
         [2]
         [2]; /* sealed memfds: mean, centre of mass of all frames; flagged pixels too. 0: not made yet */
     struct table_reader *reader; /* NULL: there is none */
-    uint64_t frames_charged;     /* of the place's budget, for tables in host memory, and answers */
-    struct fault *faults;        /* [n_faults] in no order */
+    uint64_t frames_charged;     /* of the place's budget, for tables in host memory */
+    uint64_t
+        answers_charged; /* and for answers that nobody asked for yet; they go where room is wanted */
+    struct fault *faults; /* [n_faults] in no order */
     size_t n_faults, faults_room;
     struct piece *pieces;
     uint64_t payload_bytes, table_bytes, source_bytes;

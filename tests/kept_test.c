@@ -453,6 +453,21 @@ static void answers(struct rig *rig)
     run_answers(rig);
     check_answers(made);
     CHECK(!made->reader);
+    for (int turn = 0; turn < 2; turn++) { /* room is wanted: once they are made, and before */
+        made->n_streams++;
+        struct shortage shortage;
+        uint64_t free_bytes = place_free_bytes(&rig->place);
+        CHECK_INT(store_make_room(&rig->store, &rig->place, free_bytes + size + 1, &shortage),
+                  STOW_NOROOM);
+        CHECK_INT(shortage.evictable, size);
+        CHECK_INT(store_make_room(&rig->store, &rig->place, free_bytes + size, &shortage), 0);
+        CHECK_INT(rig->place.used_bytes, used);
+        made->n_streams--;
+        run_answers(rig);
+        CHECK(!made->answers[0][0] && !made->answers[1][0] && !made->reader && made->frames);
+        if (!turn)
+            answers_start(&rig->loop, made);
+    }
     resident_unref(made);
     CHECK_INT(rig->place.used_bytes, before);
 }
