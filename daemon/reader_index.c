@@ -100,9 +100,12 @@ static bool put_frames(struct build *build, uint64_t start)
 
 static bool build_contiguous(struct build *build)
 {
-    haddr_t start = H5Dget_offset(build->dataset); /* the base is in it */
+    haddr_t start =
+        H5Dget_offset(build->dataset); /* the base is in it, also where there is no address */
+    if (H5Dget_storage_size(build->dataset) == 0)
+        return true;
     if (start == HADDR_UNDEF)
-        return H5Dget_storage_size(build->dataset) == 0;
+        return false;
     build->base = 0;
     return put_frames(build, start);
 }

@@ -114,6 +114,14 @@ def test_one_frame_and_a_user_block(daemon, folder):
     check(daemon, path, "user")
 
 
+def test_never_written_and_a_user_block(daemon, folder):
+    """The library adds the block to the address that there is none."""
+    path = folder / "n.h5"
+    with h5py.File(path, "w", userblock_size=1024) as f:
+        f.create_dataset("/entry/data/data", (3, 8, 8), "<u2", fillvalue=7)
+    assert check(daemon, path, "never", np.full((3, 8, 8), 7, "<u2"))["forms"]["fill"] == 3
+
+
 def test_chunk_filter_mask_and_unwritten_chunks(daemon, folder):
     a = make_h5.counts(6, 20, 30)
     path = folder / "mask.h5"
