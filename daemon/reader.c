@@ -9,6 +9,7 @@
 #include "reader.h"
 
 #include "confine.h"
+#include "reader_companion.h"
 #include "reader_find.h"
 #include "reader_join.h"
 #include "reader_mask.h"
@@ -80,9 +81,9 @@ void reader_warn(struct reader *reader, const char *format, ...)
     say(reader, READER_WARNING, 0, text.text);
 }
 
-/* flags: NULL: no pixel is flagged. */
+/* flags: NULL: no pixel is flagged. spare: the last file is not used. */
 static int send_index(struct reader *reader, const struct reader_shape *shape,
-                      const struct reader_table *table, const uint8_t *flags,
+                      const struct reader_table *table, const uint8_t *flags, bool spare,
                       struct stow_error *err)
 {
     struct reader_msg msg;
@@ -98,6 +99,7 @@ static int send_index(struct reader *reader, const struct reader_shape *shape,
     if (!status) {
         memset(&msg, 0, offsetof(struct reader_msg, text));
         msg.type = READER_INDEX;
+        msg.flags = spare ? READER_SPARE_FILE : 0;
         msg.shape = *shape;
         msg.shape.has_flags = flags != NULL;
         tell(reader, &msg, fd);
@@ -302,7 +304,8 @@ static int run(struct reader *reader, struct stow_error *err)
         status = reader_join(reader, parts, n_parts, &shape, &table, err);
     if (!status)
         flags = reader_mask(reader, &shape);
-    return status ? status : send_index(reader, &shape, &table, flags, err);
+    bool spare = !status && reader_companion(reader, &shape);
+    return status ? status : send_index(reader, &shape, &table, flags, spare, err);
 }
 
 int main(void)

@@ -33,10 +33,11 @@ enum reader_msg_type {
     READER_ALIVE,     /* work goes on */
     READER_WARNING,   /* text */
     READER_FAIL,      /* code: enum stow_code; text */
-    READER_INDEX      /* shape, and the memfd */
+    READER_INDEX      /* flags, shape, and the memfd */
 };
 
-#define READER_ALLOW_GAPS 1u
+#define READER_ALLOW_GAPS 1u /* in flags of START */
+#define READER_SPARE_FILE 1u /* in flags of INDEX: the last file that was asked for is not used */
 
 struct reader_shape {
     char dtype[8];

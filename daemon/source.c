@@ -275,12 +275,26 @@ static const char *map_index(struct source *source, int fd, uint64_t bytes)
     return NULL;
 }
 
+/* The reader asked for this file and found nothing in it: it is none of the acquisition's. */
+static const char *forget_last_file(struct source_index *index)
+{
+    if (index->n_files < 2)
+        return "no file where one is not used";
+    struct source_file *file = &index->files[--index->n_files];
+    if (file->fd >= 0)
+        close(file->fd);
+    free(file->path);
+    return NULL;
+}
+
 static void take_index(struct source *source, int fd)
 {
     const struct reader_shape *shape = &source->msg.shape;
     struct source_index *index = &source->index;
     struct source_parts parts;
     const char *wrong = source_check_shape(shape, &parts);
+    if (!wrong && source->msg.flags & READER_SPARE_FILE)
+        wrong = forget_last_file(index);
     if (!wrong)
         wrong = map_index(source, fd, parts.bytes);
     if (!wrong)

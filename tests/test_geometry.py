@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scan: its shape, what lies before it, after each line and behind it, and positions that were not acquired. Frames carry
 their number in pixel (0, 0), so that a swapped or drifting scan shows."""
+import json
 import shutil
 
 import h5py
 import make_h5
 import numpy as np
 import pytest
-from conftest import DATA, Raw, call, field, tool
+from conftest import DATA, Raw, field, sha256
 
 
 def frames(n, seed=0):
@@ -33,7 +34,6 @@ def centres(a):
 
 def out(daemon, folder, *args, rc=0):
     """(array, what was said as JSON, stderr) of a command with --out."""
-    import json
     path = folder / "out.npy"
     res = daemon.cli("--json", *args, "--out", path)
     assert res.returncode == rc, res
@@ -147,19 +147,14 @@ def test_views(daemon, folder, n, y, x, skip, offset):
     for p, q in ((0, 0), (y - 1, 0), (0, x - 1), (y - 1, x - 1)):
         assert (at(daemon, folder, "a", p, q) == a[want[p, q]]).all()
     # by number, all of them, whatever the scan leaves out
-    assert daemon.digest("a")[:2] == (make_digest(a), n)
+    assert daemon.digest("a")[:2] == (sha256(a), n)
     outside = sorted(set(range(n)) - set(want.ravel().tolist()))
-    assert daemon.digest("a", ",".join(map(str, outside)))[0] == make_digest(a[outside])
+    assert daemon.digest("a", ",".join(map(str, outside)))[0] == sha256(a[outside])
     some = out(daemon, folder, "com", "a", "--frames", "0-2")[0]
     assert np.allclose(some, centres(a[:3]), rtol=1e-12)
     res = daemon.cli("frames", "a", "--at", f"{y},0")
     assert res.returncode == 1 and "outside the scan" in res.stderr
     daemon.cli("unload", "a")
-
-
-def make_digest(a):
-    from conftest import sha256
-    return sha256(a)
 
 
 def test_the_reply_says_how_many_are_left_out(daemon, folder):
@@ -260,8 +255,102 @@ def test_views_are_given_again(daemon, folder):
         assert daemon.cli("save", name, folder / f"{name}.stow", "--force").returncode == 0
         daemon.cli("unload", name)
         assert daemon.load(folder / f"{name}.stow", "--name", "back")["scan"] == scan
-        assert daemon.digest("back")[0] == make_digest(a)
+        assert daemon.digest("back")[0] == sha256(a)
         daemon.cli("unload", "back")
         daemon.load(folder / f"{name}.stow", "--name", "back", "--scan", "3x4", "--skip-per-line", "1")
         assert (numbers(daemon, folder, "back")[0] == grid(3, 4, 1)).all()
         daemon.cli("unload", "back")
+
+
+# ---- the companion file of an ARINA master ----
+
+def companion(path, y, x, how="scalar", prescan=0):
+    with h5py.File(path, "w") as f:
+        attrs = f.create_group("STEM Metadata").attrs
+        for key, value in (("NumPixelsY", y), ("NumPixelsX", x), ("NumPixelsPrescan", prescan)):
+            attrs[key] = np.int64(value) if how == "scalar" else np.array([value], how)
+
+
+@pytest.mark.parametrize("how", ["scalar", "<u4", "<i8", ">i4", "<u2"])
+def test_companion(daemon, folder, how):
+    a = frames(16)
+    master = make_h5.master(folder, a)
+    companion(folder / "scan.h5", 2, 8, how)
+    info = daemon.load(master)
+    assert info["scan"] == [2, 8] and info["warnings"] == []
+    assert [s.rsplit("/", 1)[1] for s in info["sources"]] == ["scan_master.h5", "scan_data_000001.h5", "scan_data_000002.h5", "scan.h5"]
+    assert (numbers(daemon, folder, "scan")[0] == grid(2, 8)).all()
+    # a user's shape is above it, for that user's name
+    assert daemon.load(master, "--name", "other", "--scan", "4x4")["id"] == info["id"]
+    assert daemon.json("info", "other")["scan"] == [4, 4] and daemon.json("info", "scan")["scan"] == [2, 8]
+    assert daemon.cli("verify", "scan").returncode == 0
+    # written anew with another shape, it is another source
+    companion(folder / "scan.h5", 8, 2, how)
+    assert daemon.load(master, "--name", "third")["scan"] == [8, 2]
+    for name in ("scan", "other", "third"):
+        daemon.cli("unload", name)
+
+
+@pytest.mark.parametrize("what", ["none", "does not fit", "zero", "no group", "no attributes", "text", "two values", "overflow", "not HDF5",
+                                  "cut", "folder", "a loop"])
+def test_a_companion_that_is_no_help(daemon, folder, what):
+    master = make_h5.master(folder, frames(16))
+    path = folder / "scan.h5"
+    said = ""
+    if what in ("does not fit", "overflow"):
+        companion(path, *((5, 4) if what == "does not fit" else (2**32, 2**32 + 2**28)))
+        said = "does not fit"
+    elif what == "zero":
+        companion(path, 0, 16)
+    elif what == "folder":
+        path.mkdir()
+        said = "not looked up"
+    elif what == "a loop":
+        path.symlink_to("scan.h5")
+        said = "not looked up"
+    elif what in ("not HDF5", "cut"):
+        companion(path, 4, 4)
+        data = path.read_bytes()
+        path.write_bytes(b"x" * 4096 if what == "not HDF5" else data[:len(data) // 2])
+        said = "not looked up"
+    elif what != "none":
+        with h5py.File(path, "w") as f:
+            if what != "no group":
+                attrs = f.create_group("STEM Metadata").attrs
+                if what != "no attributes":
+                    attrs["NumPixelsX"] = attrs["NumPixelsY"] = "4" if what == "text" else np.array([4, 4])
+    info = daemon.load(master)
+    assert info["scan"] is None and info["frames"] == 16
+    assert len(info["sources"]) == 3
+    assert (said in info["warnings"][0] and "scan.h5" in info["warnings"][0]) if said else info["warnings"] == []
+    assert daemon.load(master, "--name", "again")["id"] == info["id"]
+    daemon.cli("unload", "scan")
+    daemon.cli("unload", "again")
+
+
+def test_no_companion_of_other_files(daemon, folder):
+    """Only a master has one; data of four dimensions shape their scan themselves."""
+    path, _ = stack(folder, 16, "x")
+    companion(folder / "x_data.h5", 4, 4)
+    assert daemon.load(path)["scan"] is None
+    daemon.cli("unload", "x")
+    a = frames(16).reshape(2, 8, 8, 6)
+    make_h5.plain(folder / "four_master.h5", a)
+    companion(folder / "four.h5", 4, 4)
+    info = daemon.load(folder / "four_master.h5")
+    assert info["scan"] == [2, 8] and len(info["sources"]) == 1
+    daemon.cli("unload", "four")
+
+
+@pytest.mark.skipif(not (DATA / "arina_rosettasciio").exists(), reason="no real files here")
+def test_real_companions(daemon, folder):
+    info = daemon.load(DATA / "arina_rosettasciio/test_00_master.h5")
+    assert info["scan"] == [4, 4] and info["frames"] == 16
+    daemon.cli("unload", "test_00")
+    for name in ("MEA_ptycho_15_master.h5", "MEA_ptycho_15.h5"):
+        shutil.copy(DATA / "arina_rosettasciio" / name, folder)
+    with h5py.File(folder / "MEA_ptycho_15_data_000001.h5", "w") as f:
+        d = f.create_dataset("/entry/data/data", (576, 192, 192), "<u4", chunks=(1, 192, 192), compression=32008, compression_opts=(0, 2))
+        d[0, 0, 0] = 5
+    assert daemon.load(folder / "MEA_ptycho_15_master.h5")["scan"] == [24, 24]
+    daemon.cli("unload", "MEA_ptycho_15")
