@@ -200,7 +200,7 @@ static void test_crowd(struct rig *rig, bool cancel)
     }
     CHECK_MSG(cancel ? n_good < N_CROWD && n_good >= N_CROWD / 2 : n_good == N_CROWD, "%u are good",
               n_good);
-    for (int i = 0; i < 1000 && !store_is_idle(&rig->store); i++) {
+    for (int i = 0; i < 50000 && !store_is_idle(&rig->store); i++) {
         uv_run(&rig->loop, UV_RUN_NOWAIT);
         usleep(200);
     }
