@@ -141,8 +141,14 @@ def test_bslz4_never_written(tmp_path):
     warned(Index(masked(tmp_path / "f.h5", mask(), filters=BSLZ4, chunks=(Y, X), fill_in=False)), "0 bytes")
 
 
+@pytest.mark.parametrize("dtype", ["<i4", "<u1", "<i2", "<u8"])
+def test_bslz4_of_any_integers(tmp_path, dtype):
+    index = Index(masked(tmp_path / "f.h5", mask(dtype), filters=BSLZ4, chunks=(Y, X)))
+    no_warning(index)
+    assert index.head["flagged"] == flagged(mask(dtype))
+
+
 @pytest.mark.parametrize("filters,dtype,chunks,words", [
-    (BSLZ4, "<i4", (Y, X), ("32008", "not available")),  # signed: not as frames are
     (BSLZ4, "<u4", (10, 20), ("32008", "not available")),  # several chunks
     (((32015, (3,)),), "<u4", (Y, X), ("32015", "not available")),
     (((32004, ()),), "<u4", (Y, X), ("32004", "not available")),
