@@ -143,6 +143,31 @@ def test_many_shards(daemon, folder):
     assert info["expected"] == 100
 
 
+def test_more_than_65536_frames(daemon, simulated):
+    """Frame numbers need more than 16 bits: by digest, by number, in sums, and kept in a file."""
+    path, truth = simulated("--scan", "350x200", "--detector", "24x24", "--shards", "3", "--dose", "1.1")
+    a = make_h5.read(path)
+    assert truth == (sha256(a), 70000, a.nbytes)
+    info = check_form(daemon, path, "many", a, "--form", "counts")
+    assert info["forms"]["counts"] == 70000
+    daemon.load(path, "--name", "many")
+    kept = path.parent / "many.stow"
+    try:
+        ids = [0, 69999, 65535, 65536, 65537, 32768, 4095, 4096]
+        assert daemon.digest("many", ",".join(map(str, ids)))[:2] == (sha256(a[ids]), len(ids))
+        daemon.json("sum", "many", "--annulus", "0,5", "--flagged", "--out", path.parent / "sum.npy")
+        y, x = np.mgrid[:24, :24] - 11.5
+        assert np.array_equal(np.load(path.parent / "sum.npy").ravel(), a[:, y * y + x * x < 25].sum(1, dtype="u8"))
+        daemon.json("save", "many", kept)
+    finally:
+        daemon.cli("unload", "many")
+    daemon.load(kept, "--name", "many")
+    try:
+        assert daemon.digest("many") == truth
+    finally:
+        daemon.cli("unload", "many")
+
+
 @pytest.mark.parametrize("options", [
     ("--scan", "8x8"), ("--scan", "9x7", "--dtype", "u1", "--shards", "3", "--sample", "thin", "--dose", "0.1"),
     ("--scan", "5x5", "--dtype", "u4", "--dose", "1000", "--detector", "100x33"),
