@@ -29,6 +29,7 @@ struct head {
     uint64_t dev, ino, size;
     int64_t mtime_ns;
     uint64_t n_files, n_warnings, text_bytes, n_bytes;
+    uint64_t n_spare;
     uint32_t allow_gaps, shape_bytes;
     struct reader_shape shape;
 };
@@ -54,7 +55,8 @@ static uint64_t align(uint64_t n)
 /* False: numbers that no file can have. */
 static bool find_places(const struct head *head, struct places *places)
 {
-    if (head->n_files == 0 || head->n_files > READER_MAX_FILES + 1 || head->n_warnings > 4096 ||
+    if (head->n_files == 0 || head->n_spare >= head->n_files ||
+        head->n_files > READER_MAX_FILES + 1 || head->n_warnings > 4096 ||
         head->text_bytes > MAX_TEXT || head->n_bytes > UINT64_MAX / 4)
         return false;
     places->files = align(sizeof(*head));
@@ -162,6 +164,7 @@ static bool take_entry(struct index_entry *entry, const uint8_t *memory, size_t 
         return false;
     entry->n_files = head->n_files;
     entry->n_warnings = head->n_warnings;
+    entry->n_spare = head->n_spare;
     const struct file_row *rows = (const struct file_row *)(memory + places.files);
     for (size_t i = 0; i < entry->n_files; i++)
         entry->files[i] = (struct index_file){.code = rows[i].code,
@@ -244,6 +247,7 @@ static uint8_t *make_file(const struct index_key *key, const struct index_entry 
                         .n_warnings = entry->n_warnings,
                         .text_bytes = put_texts(NULL, key, entry),
                         .n_bytes = entry->n_bytes,
+                        .n_spare = entry->n_spare,
                         .allow_gaps = key->allow_gaps,
                         .shape_bytes = sizeof(head.shape),
                         .shape = entry->shape};

@@ -40,6 +40,8 @@ struct index_entry {
     struct reader_shape shape;
     struct index_file *files; /* [n_files], the master first */
     size_t n_files;
+    size_t
+        n_spare; /* of these, the last ones: looked for or into in vain, none of the acquisition's */
     const char **warnings; /* [n_warnings] */
     size_t n_warnings;
     const void *bytes; /* [n_bytes] what the reader's memfd held, 16-byte aligned */

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "loads.h"
+#include "loads_inside.h"
 
-#include "answers.h"
 #include "bind.h"
-#include "kept_load.h"
-#include "kept_open.h"
-#include "loader.h"
 #include "metrics.h"
-#include "source.h"
 
 #define LOG_MODULE "load"
 #include "log.h"
@@ -20,51 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PROGRESS_NS UINT64_C(100000000)
-
-enum load_state {
-    LOAD_CHECKING, /* the files of a resident: are they still the same? */
-    LOAD_INDEXING, /* the reader child is at work */
-    LOAD_LOADING,
-    LOAD_OVER,
-};
-
-/* A file that was asked of a client and has not come. */
-struct need {
-    struct need *next;
-    uint32_t file;
-    char *path;
-};
-
-struct load {
-    struct load *next;
-    struct loads *loads;
-    uint64_t id;
-    enum load_state state;
-    struct place *place;
-    struct resident *resident; /* a reference */
-    struct source *source;
-    struct loader *loader;
-    struct kept_open *opening; /* to see whether the master is a .stow file */
-    struct kept_load *kept;    /* it is one */
-    uint64_t total_bytes;      /* that are to be read */
-    int master_fd;
-    char *path, *dataset;
-    struct keep keep;
-    bool allow_gaps, changed,
-        cancelling; /* changed: a file of the resident is not the same any more */
-    struct waiter *waiters;
-    struct need *needs;
-    unsigned n_files; /* that hold a descriptor, or will when the client answers */
-    uint64_t begun_ns, indexed_ns, told_ns;
-};
-
 uint64_t load_id(const struct load *load)
 {
     return load->id;
 }
 
-static struct origin origin_of(const struct stat *st)
+struct origin load_origin_of(const struct stat *st)
 {
     return (struct origin){.dev = st->st_dev,
                            .ino = st->st_ino,
@@ -103,6 +59,8 @@ static void load_free(struct load *load)
     drop_needs(load);
     if (load->opening)
         kept_open_cancel(load->opening);
+    if (load->recall)
+        recall_cancel(load->recall);
     if (load->source)
         source_close(load->source);
     if (load->master_fd >= 0)
@@ -152,7 +110,7 @@ static void remove_waiter(struct waiter *waiter)
     waiter->load = NULL;
 }
 
-static void end_waiter(struct load *load, struct waiter *waiter, const struct stow_error *err)
+void load_end_waiter(struct load *load, struct waiter *waiter, const struct stow_error *err)
 {
     const struct name *name = NULL;
     if (!err->code)
@@ -177,7 +135,7 @@ static void take_names_back(struct load *load)
 }
 
 /* The end of a load, good (code 0) or bad. */
-static void load_end(struct load *load, const struct stow_error *err)
+void load_end(struct load *load, const struct stow_error *err)
 {
     load->state = LOAD_OVER;
     if (err->code) {
@@ -192,11 +150,11 @@ static void load_end(struct load *load, const struct stow_error *err)
                  (unsigned long long)resident_bytes(r), residence_name(r->state));
     }
     while (load->waiters)
-        end_waiter(load, load->waiters, err);
+        load_end_waiter(load, load->waiters, err);
     load_free(load);
 }
 
-static void load_fail(struct load *load, const struct stow_error *err)
+void load_fail(struct load *load, const struct stow_error *err)
 {
     if (load->resident && load->state != LOAD_CHECKING)
         load->resident->failure = *err;
@@ -205,7 +163,7 @@ static void load_fail(struct load *load, const struct stow_error *err)
 
 /* ---- files ---- */
 
-static int ask(struct load *load, uint32_t file, const char *path)
+int load_ask(struct load *load, uint32_t file, const char *path)
 {
     struct need *need = malloc(sizeof(*need));
     char *copy = strdup(path);
@@ -242,6 +200,10 @@ void load_give(struct load *load, uint32_t file, int fd, const char *path, int e
         free(need->path);
         free(need);
     }
+    if (load->state == LOAD_INDEXING && load->recall) {
+        recall_give(load->recall, file, fd, path, errno_value);
+        return;
+    }
     if (load->state == LOAD_INDEXING && load->source) {
         source_give(load->source, file, fd, path, errno_value);
         return;
@@ -252,53 +214,7 @@ void load_give(struct load *load, uint32_t file, int fd, const char *path, int e
         close(fd);
 }
 
-/* ---- indexing and loading ---- */
-
-static void on_progress(void *data, uint64_t frames, uint64_t bytes)
-{
-    struct load *load = data;
-    uint64_t now = uv_hrtime(), total = load->total_bytes;
-    if (now - load->told_ns < PROGRESS_NS)
-        return;
-    load->told_ns = now;
-    double seconds = (double)(now - load->indexed_ns) * 1e-9;
-    struct stow_progress progress = {.frames = frames,
-                                     .total_frames = load->resident->n_frames,
-                                     .bytes = bytes,
-                                     .total_bytes = total,
-                                     .seconds_left =
-                                         bytes ? seconds * (double)(total - bytes) / (double)bytes
-                                               : -1};
-    for (struct waiter *waiter = load->waiters; waiter; waiter = waiter->next)
-        waiter->progress(waiter, &progress);
-}
-
-static void on_loaded(void *data, int status, const struct stow_error *err)
-{
-    struct load *load = data;
-    load->loader = NULL;
-    load->kept = NULL;
-    (void)status;
-    if (!err->code) {
-        resident_time(load->resident, "load", (double)(uv_hrtime() - load->indexed_ns) * 1e-6);
-        resident_time(load->resident, "total", (double)(uv_hrtime() - load->begun_ns) * 1e-6);
-        answers_start(load->loads->loop, load->resident);
-    }
-    load_end(load, err);
-}
-
-/* Waiters whose name or scan cannot be had are told now; the others' names are bound. */
-static void bind_names(struct load *load)
-{
-    for (struct waiter *waiter = load->waiters, *next; waiter; waiter = next) {
-        next = waiter->next;
-        struct stow_error err = {.code = 0};
-        if (bind_name(load->loads->store, waiter, load->resident, load->path, load->changed, &err))
-            end_waiter(load, waiter, &err);
-    }
-}
-
-static void load_cancel(struct load *load)
+void load_cancel(struct load *load)
 {
     struct stow_error err;
     error_set(&err, STOW_CANCELLED, "the load was cancelled");
@@ -315,160 +231,6 @@ static void load_cancel(struct load *load)
         loader_cancel(load->loader); /* on_loaded follows */
 }
 
-static const struct loader_callbacks loader_callbacks = {.on_progress = on_progress,
-                                                         .on_done = on_loaded};
-
-static void note_indexed(struct load *load)
-{
-    load->indexed_ns = uv_hrtime();
-    resident_time(load->resident, "index", (double)(load->indexed_ns - load->begun_ns) * 1e-6);
-}
-
-static void loading(struct load *load)
-{
-    load->state = LOAD_LOADING;
-    bind_names(load);
-    if (!load->waiters)
-        load_cancel(load);
-}
-
-static void on_indexed(void *data, int status, const struct stow_error *err)
-{
-    struct load *load = data;
-    if (status) {
-        load_fail(load, err);
-        return;
-    }
-    note_indexed(load);
-    load->total_bytes = source_index(load->source)->chunk_bytes;
-    struct loader_callbacks mine = loader_callbacks;
-    mine.data = load;
-    struct stow_error why = {.code = 0};
-    struct loader_options options = {.keep = load->keep};
-    if (loader_start(&load->loader, load->loads->loop, load->resident, load->source, &options,
-                     &mine, &why)) {
-        load_fail(load, &why);
-        return;
-    }
-    loading(load);
-}
-
-/* Options that choose something which a .stow file has chosen already. */
-static int check_kept(const struct load *load, struct stow_error *err)
-{
-    const char *option = load->dataset                  ? "--dataset"
-                         : load->keep.form != KEEP_AUTO ? "--form"
-                         : load->keep.streams > 1       ? "--streams"
-                                                        : NULL;
-    return option ? error_set(err, STOW_INVALID,
-                              "%s is a .stow file, and frames stay as it has them: load it "
-                              "without %s",
-                              load->path, option)
-                  : 0;
-}
-
-/* The master is a .stow file: it is all there is. */
-static void begin_kept(struct load *load, struct kept *kept)
-{
-    note_indexed(load);
-    load->total_bytes = kept->file_bytes - kept->payload_at;
-    struct loader_callbacks mine = loader_callbacks;
-    mine.data = load;
-    struct stow_error why = {.code = 0};
-    if (check_kept(load, &why) || kept_load_start(&load->kept, load->loads->loop, load->resident,
-                                                  kept, load->master_fd, load->path, &mine, &why))
-        load_fail(load, &why);
-    else
-        loading(load);
-}
-
-/* A file is asked for only while there is a descriptor left for it: the kernel would drop what does not fit,
- * and with it the client. */
-static void on_need(void *data, uint32_t file, const char *path)
-{
-    struct load *load = data;
-    int why = load->loads->n_files >= load->loads->max_files ? EMFILE
-              : ask(load, file, path)                        ? ENOMEM
-                                                             : 0;
-    if (why) {
-        load_give(load, file, -1, path, why);
-        return;
-    }
-    load->n_files++;
-    load->loads->n_files++;
-}
-
-/* A resident that is not yet anything but the wish to read this master. */
-static struct resident *new_resident(struct load *load, const struct stat *st, uid_t uid)
-{
-    struct resident *resident = resident_new(load->loads->store, load->place, uid);
-    if (!resident)
-        return NULL;
-    resident->origins = malloc(sizeof(*resident->origins));
-    resident->dataset = load->dataset ? strdup(load->dataset) : NULL;
-    char *path = strdup(load->path);
-    if (!resident->origins || !path || (load->dataset && !resident->dataset)) {
-        free(path);
-        resident_unref(resident);
-        return NULL;
-    }
-    resident->keep = load->keep;
-    if (!resident->keep.streams)
-        resident->keep.streams = 1;
-    resident->origins[0] = origin_of(st);
-    resident->origins[0].path = path;
-    resident->n_origins = 1;
-    return resident;
-}
-
-/* Start the reader child. The descriptor is the source's from here on. */
-static int begin_source(struct load *load, int fd, struct stow_error *err)
-{
-    struct source_options options = {.dataset = load->dataset,
-                                     .path = load->path,
-                                     .allow_gaps = load->allow_gaps,
-                                     .reader = load->loads->reader};
-    struct source_callbacks callbacks = {.data = load, .on_need = on_need, .on_done = on_indexed};
-    return source_open(&load->source, load->loads->loop, fd, &options, &callbacks, err);
-}
-
-static void on_opened(void *data, int fd, struct kept *kept, const struct stow_error *err)
-{
-    struct load *load = data;
-    struct stow_error why = *err;
-    load->opening = NULL;
-    if (!why.code && !kept->n_frames) {
-        if (begin_source(load, fd, &why))
-            load_fail(load, &why);
-        return;
-    }
-    load->master_fd = fd;
-    if (why.code)
-        load_fail(load, &why);
-    else
-        begin_kept(load, kept);
-}
-
-/* Begin with the master, whatever it is. */
-static int begin_index(struct load *load, uid_t uid, struct stow_error *err)
-{
-    struct stat st;
-    if (fstat(load->master_fd, &st))
-        return error_errno(err, errno, "%s", load->path);
-    struct resident *resident = new_resident(load, &st, uid);
-    if (!resident)
-        return error_set(err, STOW_NOMEM, "no memory to load an acquisition");
-    if (load->resident)
-        resident_unref(load->resident);
-    load->resident = resident;
-    int fd = load->master_fd;
-    load->master_fd = -1;
-    load->state = LOAD_INDEXING;
-    metrics.loads_total++;
-    int rc = kept_open_start(&load->opening, load->loads->loop, fd, load->path, on_opened, load);
-    return rc ? error_set(err, rc, "no memory to load an acquisition") : 0;
-}
-
 /* ---- is it still the same? ---- */
 
 static void checked(struct load *load)
@@ -481,14 +243,14 @@ static void checked(struct load *load)
         if (!bind_name(load->loads->store, waiter, load->resident, load->path, load->changed, &err))
             load->resident->last_used_ns = uv_hrtime();
         load->state = LOAD_OVER;
-        end_waiter(load, waiter, &err);
+        load_end_waiter(load, waiter, &err);
         load_free(load);
         return;
     }
     /* A name for the old content is in the way. */
     int rc = bind_check(load->loads->store, waiter, NULL, true, &err);
     if (!rc)
-        rc = begin_index(load, waiter->uid, &err);
+        rc = load_begin_index(load, waiter->uid, &err);
     if (rc)
         load_fail(load, &err);
 }
@@ -500,7 +262,7 @@ static void check_file(struct load *load, uint32_t file, int fd)
     struct origin now = {.dev = 0};
     bool there = fd >= 0 && is_readable(fd) && fstat(fd, &st) == 0;
     if (there)
-        now = origin_of(&st);
+        now = load_origin_of(&st);
     bool was_missing = was && !was->ino;
     if (was && (there ? !origin_same(&now, was) : !was_missing))
         load->changed = true;
@@ -512,7 +274,7 @@ static void begin_check(struct load *load)
 {
     int rc = 0;
     for (size_t i = 1; !rc && i < load->resident->n_origins; i++)
-        rc = ask(load, (uint32_t)i, load->resident->origins[i].path);
+        rc = load_ask(load, (uint32_t)i, load->resident->origins[i].path);
     if (rc)
         load_fail(load, &(struct stow_error){.code = STOW_NOMEM,
                                              .text = "no memory to load an acquisition"});
@@ -625,7 +387,7 @@ int load_begin(struct loads *loads, struct place *place, int fd, const struct lo
         return error_set(err, STOW_DENIED, "%s: the descriptor is not open for reading",
                          options->path);
     }
-    struct origin master = origin_of(&st);
+    struct origin master = load_origin_of(&st);
     struct load *loading = find_loading(loads, place, &master, options, waiter);
     struct resident *same = loading ? NULL : find_whole(loads, place, &master, options, waiter);
     *shared = loading || same;
@@ -644,7 +406,7 @@ int load_begin(struct loads *loads, struct place *place, int fd, const struct lo
     } else {
         rc = bind_check(loads->store, waiter, NULL, false, err);
         if (!rc)
-            rc = begin_index(load, waiter->uid, err);
+            rc = load_begin_index(load, waiter->uid, err);
     }
     if (!rc)
         return 0;
@@ -673,7 +435,7 @@ void loads_clear(struct loads *loads)
     for (struct load *load = loads->first, *next; load; load = next) {
         next = load->next;
         while (load->waiters)
-            end_waiter(load, load->waiters, &err);
+            load_end_waiter(load, load->waiters, &err);
         if (!load->cancelling)
             load_cancel(load);
     }

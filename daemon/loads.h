@@ -18,7 +18,8 @@ struct load;
 struct loads {
     uv_loop_t *loop;
     struct store *store;
-    const char *reader; /* path of framestow-reader */
+    const char *reader;  /* path of framestow-reader */
+    const char *indexes; /* folder of the index cache; NULL: there is none */
     struct load *first;
     uint64_t next_id;
     unsigned n_files, max_files; /* descriptors of sources: held, and how many there may be */

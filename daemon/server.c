@@ -6,6 +6,7 @@
 #include "kept_open.h"
 #include "kept_save.h"
 #include "loader.h"
+#include "recall.h"
 #include "session.h"
 #include "source.h"
 #include "verify.h"
@@ -262,6 +263,20 @@ static void start_handles(struct server *server)
     uv_timer_start(&server->watch, on_watch, WATCH_MS, WATCH_MS);
 }
 
+/* Where indexes are kept between runs. What cannot be made is told when one is to be kept. */
+static void choose_state(struct server *server, const char *folder)
+{
+    if (!folder)
+        return;
+    int n = snprintf(server->indexes, sizeof(server->indexes), "%s/indexes", folder);
+    if (n < 0 || (size_t)n >= sizeof(server->indexes)) {
+        LOG_WARN("the path of the state folder is too long, nothing is kept there");
+        server->indexes[0] = '\0';
+        return;
+    }
+    mkdir(folder, 0700);
+}
+
 int server_open(struct server *server, const struct config *config, struct stow_error *err)
 {
     unsigned n = raise_limits();
@@ -288,11 +303,13 @@ int server_open(struct server *server, const struct config *config, struct stow_
         close_loop(server);
         return rc;
     }
+    choose_state(server, config->state_dir);
     store_init(&server->store, server->places, server->n_places);
     ring_tables_init(&server->store.rings, config->ring_bytes);
     server->loads = (struct loads){.loop = &server->loop,
                                    .store = &server->store,
                                    .reader = server->reader,
+                                   .indexes = server->indexes[0] ? server->indexes : NULL,
                                    .max_files = n / 4};
     images_init(&server->images, &server->loop, &server->store);
     start_handles(server);
@@ -317,7 +334,8 @@ static bool run_out(struct server *server)
     store_clear(&server->store);
     while (!server->lost &&
            (!store_is_idle(&server->store) || server->loads.first || source_count() ||
-            kept_open_count() || answers_count() || kept_save_count() || verify_count())) {
+            kept_open_count() || answers_count() || kept_save_count() || verify_count() ||
+            recall_count())) {
         if (uv_hrtime() > end_ns)
             return false;
         uv_run(&server->loop, UV_RUN_ONCE); /* the timer of the drain turns it */

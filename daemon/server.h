@@ -13,6 +13,8 @@
 #include "loads.h"
 #include "store.h"
 
+#include <limits.h>
+
 #define BOOT_ID_BYTES 16
 
 struct session;
@@ -38,6 +40,7 @@ struct server {
     bool draining;
     bool lost; /* a device is lost: exit non-zero, so that whoever supervises starts anew */
     char reader[512];
+    char indexes[PATH_MAX]; /* folder of the index cache; "": none */
 };
 
 /* Everything up to being ready to serve. STOW_* as devices, sockets say; nothing is left open on failure. */

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "source.h"
-
-#include "assembler.h"
-#include "child.h"
-#include "reader_msg.h"
-#include "source_check.h"
+#include "source_inside.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,37 +16,7 @@
 #define MAX_WARNINGS 64
 #define MAX_MESSAGES 1024 /* in one turn; more than a socket of one whose child is gone holds */
 
-/* What the loop knows of a file beside its public part. */
-struct slot {
-    bool given; /* source_give has answered */
-    bool sent;
-    int code; /* 0, an errno or READER_NOT_REGULAR */
-};
-
-struct source {
-    struct child child;
-    uv_poll_t poll;
-    uv_timer_t timer;
-    unsigned open_handles;
-    int socket;
-    bool running; /* the child is not reaped yet */
-    bool ended;   /* on_done has been called, or source_close */
-    bool closed;
-    unsigned silent_ms;
-    struct source_callbacks callbacks;
-    struct source_index index;
-    struct assembly assembly; /* what index.assembly points to */
-    struct slot *slots;       /* [index.n_files] */
-    size_t room;              /* of index.files and slots */
-    size_t n_asked, n_given;  /* of the files after the master */
-    size_t first_unsent;
-    uint64_t n_heard; /* messages */
-    void *map;
-    size_t map_bytes;
-    struct reader_msg msg; /* 8 KiB of room for one message */
-};
-
-static unsigned n_sources;
+unsigned n_sources;
 
 unsigned source_count(void)
 {
@@ -104,7 +69,7 @@ static void fail_protocol(struct source *source, const char *what)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static int add_file(struct source *source)
+int source_add_file(struct source *source)
 {
     struct source_index *index = &source->index;
     if (index->n_files == source->room) {
@@ -125,6 +90,14 @@ static int add_file(struct source *source)
     return 0;
 }
 
+void source_identify(struct source_file *file, const struct stat *st)
+{
+    file->dev = st->st_dev;
+    file->ino = st->st_ino;
+    file->size = (uint64_t)st->st_size;
+    file->mtime_ns = (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
+}
+
 /* Take fd as this file if it is a regular one. 0, an errno or READER_NOT_REGULAR, and fd is
  * closed. */
 static int adopt(struct source_file *file, int fd)
@@ -138,10 +111,7 @@ static int adopt(struct source_file *file, int fd)
         return status;
     }
     file->fd = fd;
-    file->dev = st.st_dev;
-    file->ino = st.st_ino;
-    file->size = (uint64_t)st.st_size;
-    file->mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+    source_identify(file, &st);
     return 0;
 }
 
@@ -218,13 +188,15 @@ static void take_need(struct source *source)
         fail_protocol(source, "a file asked for out of turn, or too many files at once");
         return;
     }
-    char *path = strdup(msg->text);
-    if (!path || add_file(source)) {
+    char *path = strdup(msg->text), *asked = strdup(msg->text);
+    if (!path || !asked || source_add_file(source)) {
         free(path);
+        free(asked);
         fail_protocol(source, "no memory for the list of files it asks for");
         return;
     }
     index->files[msg->file].path = path;
+    source->slots[msg->file].asked = asked;
     source->n_asked++;
     rearm_timer(source);
     source->callbacks.on_need(source->callbacks.data, msg->file, path);
@@ -267,59 +239,57 @@ static const char *map_index(struct source *source, int fd, uint64_t bytes)
         return "an index without seals";
     if (fstat(fd, &st) < 0 || st.st_size < 0 || (uint64_t)st.st_size != bytes)
         return "an index of another size";
+    struct source_bytes *table = malloc(sizeof(*table));
     void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
-    if (map == MAP_FAILED)
+    if (!table || map == MAP_FAILED) {
+        free(table);
+        if (map != MAP_FAILED)
+            munmap(map, bytes);
         return "an index that cannot be mapped";
-    source->map = map;
-    source->map_bytes = bytes;
+    }
+    *table = (struct source_bytes){
+        .at = map, .bytes = bytes, .memory = map, .memory_bytes = bytes, .refs = 1};
+    source->bytes = table;
     return NULL;
 }
 
-/* The reader asked for this file and found nothing in it: it is none of the acquisition's. */
-static const char *forget_last_file(struct source_index *index)
+/* The reader asked for this file and found nothing in it: it is none of the acquisition's. But it could be one day. */
+static const char *spare_last_file(struct source *source)
 {
+    struct source_index *index = &source->index;
     if (index->n_files < 2)
         return "no file where one is not used";
     struct source_file *file = &index->files[--index->n_files];
     if (file->fd >= 0)
         close(file->fd);
     free(file->path);
+    source->spare = *file;
+    source->spare.path = source->slots[index->n_files].asked;
+    source->slots[index->n_files].asked = NULL;
     return NULL;
 }
 
 static void take_index(struct source *source, int fd)
 {
-    const struct reader_shape *shape = &source->msg.shape;
-    struct source_index *index = &source->index;
     struct source_parts parts;
-    const char *wrong = source_check_shape(shape, &parts);
+    int rc = STOW_SOURCE;
+    source->shape = source->msg.shape;
+    const char *wrong = source_check_shape(&source->shape, &parts);
     if (!wrong && source->msg.flags & READER_SPARE_FILE)
-        wrong = forget_last_file(index);
+        wrong = spare_last_file(source);
     if (!wrong)
         wrong = map_index(source, fd, parts.bytes);
     if (!wrong)
-        wrong = source_check_map(index, &source->assembly, shape, &parts, source->map);
-    if (wrong) {
+        wrong = source_use_table(source, &parts, &rc);
+    if (wrong && rc == STOW_NOMEM) {
+        struct stow_error err;
+        error_set(&err, rc, "%s", wrong);
+        finish(source, rc, &err);
+    } else if (wrong) {
         fail_protocol(source, wrong);
-        return;
+    } else {
+        finish(source, 0, NULL);
     }
-    memcpy(index->dtype, shape->dtype, sizeof(index->dtype));
-    index->elem_bytes = shape->elem_bytes;
-    index->det_y = shape->det_y;
-    index->det_x = shape->det_x;
-    index->scan_y = shape->scan_y;
-    index->scan_x = shape->scan_x;
-    index->fill = shape->fill;
-    index->n_frames = shape->n_frames;
-    index->has_expected = shape->has_expected != 0;
-    index->expected = index->has_expected ? shape->expected : 0;
-    index->assembly = shape->has_assembly ? &source->assembly : NULL;
-    if (index->assembly && !(index->assembler = assembler_new(index, 0))) {
-        finish(source, STOW_NOMEM,
-               &(struct stow_error){.code = STOW_NOMEM, .text = "no memory for the index"});
-        return;
-    }
-    finish(source, 0, NULL);
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -424,25 +394,6 @@ static void on_exit_child(struct child *child, int exit_status, int signal)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-static void free_index(struct source *source)
-{
-    struct source_index *index = &source->index;
-    for (size_t i = 0; i < index->n_files; i++) {
-        if (index->files[i].fd >= 0)
-            close(index->files[i].fd);
-        free(index->files[i].path);
-    }
-    for (size_t i = 0; i < index->n_warnings; i++)
-        free(index->warnings[i]);
-    free(index->files);
-    free(index->warnings);
-    free(source->slots);
-    assembler_free(index->assembler);
-    if (source->map)
-        munmap(source->map, source->map_bytes);
-    *index = (struct source_index){0};
-}
-
 const struct source_index *source_index(const struct source *source)
 {
     return &source->index;
@@ -454,11 +405,17 @@ void source_close(struct source *source)
         return;
     source->closed = true;
     source->ended = true;
-    kill_child(source); /* reaped by on_exit_child, which closes that handle */
+    kill_child(source);          /* reaped by on_exit_child, which closes that handle */
+    if (!source->open_handles) { /* it never had a child */
+        source_free_index(source);
+        free(source);
+        n_sources--;
+        return;
+    }
     uv_close((uv_handle_t *)&source->poll, on_closed);
     uv_close((uv_handle_t *)&source->timer, on_closed);
     close(source->socket);
-    free_index(source);
+    source_free_index(source);
 }
 
 /* Hand these on, and none of HDF5's own settings: no plug-ins, no locks, no search prefixes. */
@@ -516,7 +473,7 @@ static int start(struct source *source, uv_loop_t *loop, const struct source_opt
 static int add_master(struct source *source, int master_fd, const char *path,
                       struct stow_error *err)
 {
-    int status = add_file(source);
+    int status = source_add_file(source);
     char *copy = strdup(path);
     if (status || !copy) {
         free(copy);
@@ -560,7 +517,7 @@ int source_open(struct source **source_out, uv_loop_t *loop, int master_fd,
         status = error_set(err, STOW_INTERNAL, "cannot watch the reader: %s", uv_strerror(status));
     }
     if (status) {
-        free_index(source);
+        source_free_index(source);
         free(source);
         return status;
     }

@@ -25,6 +25,9 @@
 #include <uv.h>
 
 struct source;
+struct index_entry;
+struct reader_shape;
+struct stat;
 
 /* Why a frame cannot be had. To be looked at first: with a fault its bytes are not to be read. */
 enum source_fault {
@@ -110,6 +113,35 @@ void source_give(struct source *source, uint32_t file, int fd, const char *path,
 
 /* Valid after on_done with status 0, until source_close. */
 const struct source_index *source_index(const struct source *source);
+
+/* ---- for recall.c alone ---- */
+
+/* The table that the reader sent, or that was kept of it; whoever holds it refers to it. Loop thread only. */
+struct source_bytes {
+    const void *at;
+    size_t bytes;
+    void *memory; /* that it lies in */
+    size_t memory_bytes;
+    unsigned refs;
+};
+struct source_bytes *source_share_bytes(const struct source *source, struct reader_shape *shape);
+void source_bytes_unref(struct source_bytes *bytes);
+
+/* The name by which the reader asked for a file. */
+const char *source_asked_name(const struct source *source, size_t file);
+
+/* A file that was looked for or into in vain, path as it was asked for; NULL: none was. fd means whether it was there, nothing
+ * else. */
+const struct source_file *source_spare(const struct source *source);
+
+/* What tells whether it is still the same file. */
+void source_identify(struct source_file *file, const struct stat *st);
+
+/* A source without a child, from what the reader said once and files that are the same as then, their descriptors too; the
+ * array itself is the caller's. The entry's memory goes over to it. What was kept is checked like what the reader says: another
+ * code than 0, and nothing was taken. */
+int source_from_entry(struct source **source, struct index_entry *entry,
+                      const struct source_file *files);
 
 /* Kill the child if it runs, close the descriptors, free the index. No callback runs after this.
  * The struct itself goes when libuv has let go of its handles. */

@@ -31,7 +31,7 @@ build="gcc g++ make meson ninja-build pkg-config protobuf-c-compiler libprotobuf
     libhdf5-dev liblz4-dev libjson-c-dev libpng-dev libseccomp-dev libssl-dev libsystemd-dev
     libxxhash-dev libdeflate-dev libzstd-dev"
 demo="python3"
-test="python3 python3-pytest python3-numpy python3-h5py python3-hdf5plugin
+test="python3 python3-pytest python3-numpy python3-h5py python3-hdf5plugin python3-xxhash
     python3-zstandard bitshuffle
     clang clang-format-14"
 

@@ -35,6 +35,7 @@ static const uint8_t bytes[37] = {1, 2, 3, [36] = 9};
 static const struct index_entry entry = {.shape = {.dtype = "u2", .det_y = 4, .n_frames = 5},
                                          .files = files,
                                          .n_files = 3,
+                                         .n_spare = 1,
                                          .warnings = warnings,
                                          .n_warnings = 2,
                                          .bytes = bytes,
@@ -72,7 +73,8 @@ static unsigned count_files(char *path, size_t room)
 static void check_same(const struct index_entry *got)
 {
     CHECK(memcmp(&got->shape, &entry.shape, sizeof(got->shape)) == 0);
-    CHECK(got->n_files == 3 && got->n_warnings == 2 && got->n_bytes == sizeof(bytes));
+    CHECK(got->n_files == 3 && got->n_spare == 1 && got->n_warnings == 2 &&
+          got->n_bytes == sizeof(bytes));
     CHECK(memcmp(got->bytes, bytes, sizeof(bytes)) == 0 && (uintptr_t)got->bytes % 16 == 0);
     for (size_t i = 0; i < 3; i++) {
         const struct index_file *file = &got->files[i];
