@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon's manners: how it starts, how it ends, and what it owes to those who are left."""
+import errno
 import os
 import re
 import signal
@@ -352,6 +353,8 @@ def test_evicted_while_its_files_are_compared(start, folder):
         raw.ask(4, field(1, load) + field(2, field(1, need[1][0]) + field(3, need[2][0])), fds[1:])
         need = fields(raw.event(1)[2][0])  # now for a load
         raw.ask(4, field(1, load) + field(2, field(1, need[1][0]) + field(3, need[2][0])), fds[1:])
+        need = fields(raw.event(1)[2][0])  # a companion that there is not
+        raw.ask(4, field(1, load) + field(2, field(1, need[1][0]) + field(2, errno.ENOENT)))
         assert 3 in raw.event(3)
         for fd in fds:
             os.close(fd)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who asks for what is resident already must hold every file of it, open for reading."""
+import errno
 import os
 import struct
 from pathlib import Path
