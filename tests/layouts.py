@@ -4,8 +4,10 @@
 make(folder, seed) writes one acquisition and says what is in it: a Case. The same seed makes the same bytes, but for times that
 HDF5 writes into object headers. What each frame holds is known from what was drawn, not only from reading it back.
 """
+import ctypes
 import os
 import random
+import struct
 from pathlib import Path
 
 import h5py
@@ -17,11 +19,13 @@ SIDE = 40       # pixels at most, each way
 FRAMES = 6      # of a dataset, about
 TYPES = [order + kind for kind in ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8") for order in "<>"]
 BSLZ4, BITSHUFFLE, LZ4, ZSTD, GZIP, SHUFFLE, FLETCHER = "bslz4", "bitshuffle", "lz4", "zstd", "gzip", "shuffle", "fletcher32"
+BSZSTD = "bszstd"  # written here: hdf5plugin 4 with the system's bitshuffle writes something else under that name
 PIPELINES = [
     [], [], [BSLZ4], [BSLZ4], [BSLZ4], [BITSHUFFLE], [LZ4], [GZIP], [SHUFFLE], [FLETCHER], [ZSTD], [SHUFFLE, GZIP],
     [SHUFFLE, LZ4], [SHUFFLE, ZSTD], [SHUFFLE, GZIP, FLETCHER], [BSLZ4, FLETCHER], [FLETCHER, BSLZ4], [SHUFFLE, FLETCHER],
     [BITSHUFFLE, GZIP], [BITSHUFFLE, ZSTD], [BITSHUFFLE, LZ4, FLETCHER], [SHUFFLE, BSLZ4], [GZIP, FLETCHER], [LZ4, GZIP],
-    [ZSTD, FLETCHER], [BSLZ4, GZIP], [GZIP, GZIP]]
+    [ZSTD, FLETCHER], [BSLZ4, GZIP], [GZIP, GZIP], [BSZSTD]]
+libzstd = ctypes.CDLL("libzstd.so.1")
 
 
 class Case:
@@ -32,6 +36,7 @@ class Case:
         self.seed, self.master, self.dataset, self.want, self.tags = seed, Path(master), dataset, want, set(tags)
         self.lost, self.damage, self.allow_gaps, self.kind = set(), None, False, ""
         self.sizes = [0 if want is None else len(want)]  # frames of each shard
+        self.none_there = False  # no source of a virtual dataset
         self.sources = []  # of a virtual dataset: (file, dataset, its frames there)
 
     def __repr__(self):
@@ -99,6 +104,8 @@ def add_filters(dcpl, pipeline, rng):
     for name in pipeline:
         if name == BSLZ4:
             dcpl.set_filter(32008, h5py.h5z.FLAG_OPTIONAL, (rng.choice((0, 0, 8, 64, 1024)), 2))
+        elif name == BSZSTD:
+            dcpl.set_filter(32008, h5py.h5z.FLAG_OPTIONAL, (0, 3))
         elif name == BITSHUFFLE:
             dcpl.set_filter(32008, h5py.h5z.FLAG_OPTIONAL, (rng.choice((0, 0, 8, 64)), 0))
         elif name == LZ4:
@@ -158,6 +165,37 @@ def encoded(pipeline_dcpl, chunk, mask):
             if skipped >> k & 1:
                 mask |= 1 << i
         return mask, data
+
+
+def zstd(data):
+    libzstd.ZSTD_compressBound.restype = libzstd.ZSTD_compress.restype = ctypes.c_size_t
+    room = libzstd.ZSTD_compressBound(ctypes.c_size_t(len(data)))
+    out = ctypes.create_string_buffer(room)
+    n = libzstd.ZSTD_compress(out, ctypes.c_size_t(room), data, ctypes.c_size_t(len(data)), 3)
+    return out.raw[:n]
+
+
+def bszstd(chunk, block):
+    """Bitshuffle with Zstandard as docs/formats.md has it; block: elements, a multiple of 8."""
+    flat, size = chunk.reshape(-1), chunk.dtype.itemsize
+    out, whole = struct.pack(">QI", chunk.nbytes, block * size), flat.size // 8 * 8
+    for at in range(0, whole, block):
+        part = flat[at:min(at + block, whole)]
+        bits = np.unpackbits(part.view("u1").reshape(len(part), size), axis=1, bitorder="little")
+        data = zstd(np.packbits(bits.T, axis=1, bitorder="little").tobytes())
+        out += struct.pack(">I", len(data)) + data
+    return out + flat[whole:].tobytes()
+
+
+def write_bszstd(d, a, rng, fill):
+    block = rng.choice((8, 64, 256, 1024))
+    for at in np.ndindex(*[-(-n // c) for n, c in zip(a.shape, d.chunks)]):
+        first = tuple(i * c for i, c in zip(at, d.chunks))
+        part = a[tuple(slice(o, o + c) for o, c in zip(first, d.chunks))]
+        whole = np.full(d.chunks, fill, a.dtype)
+        whole[tuple(slice(0, n) for n in part.shape)] = part
+        d.id.write_direct_chunk(first, bszstd(whole, block))
+    return a
 
 
 def write_chunks(d, a, rng, fill, tags):
@@ -231,6 +269,8 @@ def put(f, name, a, rng, tags, layout=None, folder=None):
         add_filters(dcpl, pipeline, rng)
         tags.add("+".join(pipeline) or "no filter")
         d = create(f, name, a.shape, a.dtype, dcpl, maxshape)
+        if pipeline == [BSZSTD]:
+            return write_bszstd(d, a, rng, fill)
         want = a
         if rng.random() < 0.4:
             want = write_chunks(d, a, rng, fill, tags)
@@ -248,9 +288,10 @@ def put(f, name, a, rng, tags, layout=None, folder=None):
 
 
 def write_external(dcpl, a, rng, folder, name):
-    """Raw bytes in one to three files, each from an offset."""
+    """Raw bytes in one to three files, each from an offset; mostly of whole rows or frames."""
     data, n = a.tobytes(), rng.randint(1, 3)
-    edges = [0, *sorted(rng.randint(0, len(data)) for _ in range(n - 1)), len(data)]
+    unit = 1 if rng.random() < 0.1 else a.shape[-1] * a.itemsize if rng.random() < 0.6 else a[(0,) * (a.ndim - 2)].nbytes
+    edges = [0, *sorted(rng.randint(0, len(data) // unit) * unit for _ in range(n - 1)), len(data)]
     for i in range(n):
         part = data[edges[i]:edges[i + 1]]
         if not part:
@@ -270,6 +311,11 @@ def native(a):
 def make_plain(folder, seed, rng):
     tags, path = set(), folder / "p.h5"
     a = draw_counts(rng, draw_shape(rng), rng.choice(TYPES))
+    if rng.random() < 0.01 and a.ndim > 2:
+        tags.add("no frames")
+        with open_new(path, rng, tags) as f:
+            f.create_dataset(DATA, (0, *a.shape[1:]), a.dtype, maxshape=(None, *a.shape[1:]))
+        return Case(seed, path, DATA, native(a[:0]), tags)
     with open_new(path, rng, tags) as f:
         want = put(f, DATA, a, rng, tags, folder=folder)
     return Case(seed, path, DATA, native(want), tags)
@@ -362,7 +408,8 @@ def make_virtual(folder, seed, rng):
         lost = set(range(*places[gone][0].indices(shape[0])))
         tags.add("source missing")
     case = Case(seed, path, DATA, native(want), tags)
-    case.lost = lost
+    case.lost, case.allow_gaps = lost, bool(lost) and rng.random() < 0.5
+    case.none_there = bool(lost) and len(sources) == 1
     case.sources = [(file, f"/s{i}" if inside else DATA, set(range(*place[0].indices(shape[0]))))
                     for i, (file, place) in enumerate(zip(sources, places))]
     return case
@@ -419,6 +466,6 @@ def make(folder, seed, damaged=None):
     kind = rng.choices((make_plain, make_shards, make_virtual), (0.65, 0.17, 0.18))[0]
     case = kind(Path(folder), seed, rng)
     case.kind = kind.__name__[5:]
-    if rng.random() < 0.25 if damaged is None else damaged:
+    if BSZSTD not in case.tags and (rng.random() < 0.25 if damaged is None else damaged):  # h5py could not say what it became
         case.damage = damage(case, Path(folder), rng)
     return case

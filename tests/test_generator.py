@@ -41,7 +41,7 @@ def test_what_was_drawn(run):
     if not run.first:
         pytest.skip("too few files")
     for tag in ("shards", "virtual", "external", "compact", "contiguous", "big-endian", "user block", "latest", "resized",
-                "unwritten chunks", "skipped filters", "never written", "hole", "source missing", "2-D", "3-D", "4-D", "5-D",
+                "unwritten chunks", "skipped filters", "never written", "no frames", "hole", "source missing", "2-D", "3-D", "4-D", "5-D",
                 *{t.lstrip("<>") for t in layouts.TYPES}, *{"+".join(p) or "no filter" for p in layouts.PIPELINES}):
         assert run.tags[tag] >= 3, f"{tag}: {run.tags[tag]}"
     assert run.tally["equal"] > COUNT * 0.5, run.tally
