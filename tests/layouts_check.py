@@ -75,7 +75,7 @@ def read_case(folder, master, dataset, sources):
     else:
         try:
             with h5py.File(master, "r") as f:
-                names = sorted(n for n in f["/entry/data"] if re.fullmatch(r"data_\d+", n))
+                names = sorted(n for n in f["/entry/data"] if isinstance(n, str) and re.fullmatch(r"data_\d+", n))
                 links = [f["/entry/data"].get(n, getlink=True) for n in names]
                 links = [(link.filename, link.path) for link in links]
             parts = [read_dataset(file, path) for file, path in links]
