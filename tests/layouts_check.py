@@ -244,6 +244,16 @@ def judge_whole(case, served):
     return "equal", ""
 
 
+def as_written(frame, read, want):
+    """Each pixel is what was written, or what h5py reads."""
+    kind = np.dtype(f"V{want.itemsize}")
+    if len(frame) != want.nbytes:
+        return False
+    got, good = np.frombuffer(frame, kind), np.frombuffer(want.tobytes(), kind)
+    other = np.frombuffer(read, kind) if read and len(read) == len(frame) else good
+    return bool(((got == good) | (got == other)).all())
+
+
 def judge_damaged(case, served, said):
     """Refused, bad, or what h5py reads; and nothing that h5py made up for a source that it could not open. What was written before
     the damage is right too: a library that looks a chunk up through a damaged key gives the fill value, and says nothing."""
@@ -272,7 +282,7 @@ def judge_damaged(case, served, said):
             return "MISMATCH", f"frame {i} is served, and a file of it cannot be had"
         elif frames.get(i) == served.frames[i]:
             continue
-        elif i < len(case.want) and served.frames[i] == case.want[i].tobytes():
+        elif i < len(case.want) and as_written(served.frames[i], frames.get(i), case.want[i]):
             n_written += 1
         elif frames.get(i) is None:
             return "LENIENT", f"frame {i} is served, and h5py cannot read it: {[p for p in parts if isinstance(p, str)]}"
