@@ -258,7 +258,9 @@ class RawStream:
         import mmap
         self.raw, self.ring, self.bytes = raw, reply[1][0], reply[3][0]
         self.stride, self.slots, self.frame_bytes = reply[4][0], reply[5][0], reply[7][0]
-        self.memory = mmap.mmap(raw.fds.pop(), self.bytes, mmap.MAP_SHARED)
+        fd = raw.fds.pop()
+        self.memory = mmap.mmap(fd, self.bytes, mmap.MAP_SHARED)
+        os.close(fd)
         self.nonce = self.memory[:16]
         if attach:
             assert 3 in raw.ask(10, field(1, self.ring) + field(2, self.nonce))
