@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * view on the CPU: a row of bins at a time. Sums of up to LINE bins lie on the stack; flagged pixels, which are few, are
- * looked for afterwards and what they have changed is added. Where the result's pixels are the frame's and none is
+ * view on the CPU: a row of bins at a time. Rows of pixels are added up first, column by column, then the columns of
+ * each bin, LINE at a time on the stack; flagged pixels, which are few, are looked for afterwards and what they have
+ * changed is added. Where the result's pixels are the frame's and none is
  * corrected, rows are copied. */
 #include "view.h"
 
@@ -20,19 +21,12 @@ struct run {
 /* ---- sums of a run -------------------------------------------------------------------------------- */
 
 /* Unsigned additions: pixels that are only moved may be anything. */
-#define ADD_ROW(name, pixel_type)                                                         \
-    WIDE_LOOPS static void name(int64_t *sums, const void *row, uint32_t n, uint32_t bin, \
-                                uint32_t last_length)                                     \
-    {                                                                                     \
-        const pixel_type *pixels = row;                                                   \
-        for (uint32_t i = 0; bin == 1 && i < n; i++)                                      \
-            sums[i] = (int64_t)((uint64_t)sums[i] + (uint64_t)(int64_t)pixels[i]);        \
-        for (uint32_t i = 0; bin > 1 && i < n; i++) {                                     \
-            uint32_t length = i + 1 < n ? bin : last_length;                              \
-            for (uint32_t k = 0; k < length; k++)                                         \
-                sums[i] = (int64_t)((uint64_t)sums[i] + (uint64_t)(int64_t)pixels[k]);    \
-            pixels += length;                                                             \
-        }                                                                                 \
+#define ADD_ROW(name, pixel_type)                                                  \
+    WIDE_LOOPS static void name(int64_t *sums, const void *row, uint32_t n)        \
+    {                                                                              \
+        const pixel_type *pixels = row;                                            \
+        for (uint32_t i = 0; i < n; i++)                                           \
+            sums[i] = (int64_t)((uint64_t)sums[i] + (uint64_t)(int64_t)pixels[i]); \
     }
 
 ADD_ROW(add_u1, uint8_t)
@@ -72,26 +66,44 @@ static void correct_row(struct run *run, uint32_t y, uint32_t x, uint32_t n_colu
     }
 }
 
+/* Add n columns, from number `first` of the run on, to their bins. */
+static void fold(struct run *run, const int64_t *columns, uint32_t first, uint32_t n)
+{
+    const uint32_t bin = run->work->view.bin, last = run->n - 1;
+    uint32_t b = first / bin < last ? first / bin : last;
+    for (uint32_t i = 0, until = (b + 1) * bin - first; i < n; b++, until += bin) {
+        int64_t sum = 0;
+        until = b < last && until < n ? until : n;
+        for (; i < until; i++)
+            sum += columns[i];
+        run->sums[b] += sum;
+    }
+}
+
 static void sum_run(struct run *run)
 {
-    static void (*const add[])(int64_t * sums, const void *row, uint32_t n, uint32_t bin,
-                               uint32_t last_length) = {
+    static void (*const add[])(int64_t * sums, const void *row, uint32_t n) = {
         [VIEW_U1] = add_u1, [VIEW_U2] = add_u2, [VIEW_U4] = add_u4, [VIEW_U8] = add_8,
         [VIEW_I1] = add_i1, [VIEW_I2] = add_i2, [VIEW_I4] = add_i4,
     };
     const struct view *view = &run->work->view;
     const uint32_t x = view->crop_x + run->first * view->bin,
                    n_columns = (run->n - 1) * view->bin + run->last_length;
-    uint32_t y = view->crop_y + run->y * view->bin,
-             rows = view_bin_length(run->y, view->bins_y, view->bin, view->crop_h);
+    const uint32_t y = view->crop_y + run->y * view->bin,
+                   n_rows = view_bin_length(run->y, view->bins_y, view->bin, view->crop_h);
+    const uint32_t bytes = view_in_bytes(view->in);
+    int64_t columns[LINE], *sums = view->bin == 1 ? run->sums : columns;
     memset(run->sums, 0, run->n * sizeof(run->sums[0]));
-    for (; rows--; y++) {
-        uint64_t at = (uint64_t)y * view->det_x + x;
-        add[view->in](run->sums, run->frame + at * view_in_bytes(view->in), run->n, view->bin,
-                      run->last_length);
-        if (run->work->flags && view->correction)
-            correct_row(run, y, x, n_columns);
+    for (uint32_t c = 0, n; c < n_columns; c += n) {
+        n = n_columns - c < LINE ? n_columns - c : LINE;
+        memset(sums, 0, n * sizeof(sums[0]));
+        for (uint32_t r = 0; r < n_rows; r++)
+            add[view->in](sums, run->frame + ((uint64_t)(y + r) * view->det_x + x + c) * bytes, n);
+        if (view->bin > 1)
+            fold(run, columns, c, n);
     }
+    for (uint32_t r = 0; run->work->flags && view->correction && r < n_rows; r++)
+        correct_row(run, y + r, x, n_columns);
 }
 
 /* ---- results -------------------------------------------------------------------------------------- */
@@ -115,24 +127,31 @@ STORE_WHOLE(store_2, uint16_t)
 STORE_WHOLE(store_4, uint32_t)
 STORE_WHOLE(store_8, uint64_t)
 
-static bool store_real(void *to, const int64_t *sums, uint32_t n, const struct view *view)
-{
-    bool fits = true;
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t bits;
-        fits &= view_convert(&bits, view, sums[i]);
-        if (view->out_bytes == 2)
-            ((uint16_t *)to)[i] = (uint16_t)bits;
-        else
-            ((uint32_t *)to)[i] = (uint32_t)bits;
+#define STORE_REAL(name, pixel_type, out_kind)                                                     \
+    static bool name(void *to, const int64_t *sums, uint32_t n)                                    \
+    {                                                                                              \
+        static const struct view view = {.out =                                                    \
+                                             out_kind}; /* known here, so that nothing is asked */ \
+        pixel_type *pixels = to;                                                                   \
+        bool fits = true;                                                                          \
+        for (uint32_t i = 0; i < n; i++) {                                                         \
+            uint64_t bits;                                                                         \
+            fits &= view_convert(&bits, &view, sums[i]);                                           \
+            pixels[i] = (pixel_type)bits;                                                          \
+        }                                                                                          \
+        return fits;                                                                               \
     }
-    return fits;
-}
+
+STORE_REAL(store_f2, uint16_t, VIEW_F2)
+STORE_REAL(store_f4, uint32_t, VIEW_F4)
+STORE_REAL(store_root, uint32_t, VIEW_ROOT)
 
 static bool store(void *to, const int64_t *sums, uint32_t n, const struct view *view)
 {
+    if (view->out == VIEW_F2)
+        return store_f2(to, sums, n);
     if (view->out != VIEW_INTEGER)
-        return store_real(to, sums, n, view);
+        return view->out == VIEW_F4 ? store_f4(to, sums, n) : store_root(to, sums, n);
     switch (view->out_bytes) {
     case 1: return store_1(to, sums, n, view);
     case 2: return store_2(to, sums, n, view);
