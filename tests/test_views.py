@@ -211,6 +211,45 @@ def test_long_frames(daemon, tmp_path):
     daemon.cli("unload", "long")
 
 
+@pytest.mark.parametrize("dtype", ["u8", "i8", "f4", "f8"])
+def test_moved(daemon, tmp_path, dtype):
+    """Pixels of 8 bytes and floats, NaN among them, are moved bit by bit, and nothing else is done to them."""
+    bits = np.random.default_rng(3).integers(0, 2**63, (5, 9, 10)).astype("u8")
+    a = bits.view("u4")[:, :, ::2].copy().view("f4") if dtype == "f4" else bits.view(dtype)
+    mask = flags(9, 10, 12)
+    daemon.load(source(tmp_path / f"m{dtype}.h5", a, mask))
+
+    def shows(want, *args):
+        got, said = shown(daemon, f"m{dtype}", tmp_path / "v.npy", *args)
+        assert got.dtype == a.dtype and got.tobytes() == want.tobytes(), args
+        assert said["dtype"] == dtype and said["unfit"] == []
+
+    shows(a[:, 2:9, 3:8], "--crop", "2,3,7x5")
+    shows(np.fft.fftshift(a, axes=(1, 2)), "--fftshift")
+    shows(np.pad(a, [(0, 0), (0, 1), (2, 3)]), "--pad", "10x15", *(["--dtype", "f4"] if dtype == "f4" else []))
+    shows(np.where(mask != 0, 0, a).astype(dtype), "--mask-correction", "zero")
+    for args in (["--bin", "2"], ["--sqrt"], ["--mask-correction", "median"], ["--dtype", "u2"]):
+        res = daemon.cli("frames", f"m{dtype}", *args)
+        assert res.returncode == 1 and dtype in res.stderr and "as they are" in res.stderr
+    daemon.cli("unload", f"m{dtype}")
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i2", "i4"])
+def test_signed(daemon, tmp_path, dtype):
+    a = np.random.default_rng(4).integers(-90, 100, (6, 9, 10)).astype(dtype)
+    a[0, 1, 1], a[1, 1, 1] = np.iinfo(dtype).min, np.iinfo(dtype).max
+    a[2] = abs(a[2])
+    mask = flags(9, 10, 12)
+    name = f"s{dtype}"
+    daemon.load(source(tmp_path / f"{name}.h5", a, mask))
+    for how in (dict(fftshift=True), dict(correction="median"), dict(bin=3), dict(bin=2, dtype="i4"), dict(dtype="u2"),
+                dict(dtype="f2"), dict(dtype="f4", correction="zero", pad=(12, 12)), dict(dtype="i1")):
+        check(daemon, tmp_path, name, a, mask, **how)
+    got, said = shown(daemon, name, tmp_path / "v.npy", "--sqrt")  # a negative count has no root
+    assert said["unfit"] == [0, 1, 3, 4, 5] and np.array_equal(got, np.sqrt(a[[2]].astype("f4")))
+    daemon.cli("unload", name)
+
+
 # ---- what is said of it --------------------------------------------------------------------------------------------
 
 
