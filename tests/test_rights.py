@@ -109,6 +109,8 @@ def test_a_strangers_load_is_not_in_the_way(start, folder):
                     wait_for((folder / "go").exists)
                     with open(folder / Path(need[2][0].decode()).name, "rb") as shard:
                         raw.ask(4, field(1, load) + field(2, field(1, need[1][0])), [shard.fileno()])
+                need = fields(raw.event(1)[2][0])  # a companion that there is not
+                raw.ask(4, field(1, load) + field(2, field(1, need[1][0]) + field(2, errno.ENOENT)))
                 raw.event(3)
                 (folder / "done").touch()
             os._exit(0)
