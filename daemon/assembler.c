@@ -15,7 +15,6 @@
 #define BUDGET_PART 8u      /* of the memory, the cache may always have */
 #define MOST_BUDGET_PART 2u /* if the layout wants it */
 #define USUAL_SPAN (UINT64_C(8) << 20)
-#define KEPT_ROOM ((size_t)64 << 20) /* larger buffers are not kept from read to read */
 
 /* A box by its frames: last is the largest of all up to here, so that a search may stop. */
 struct reach {
@@ -216,10 +215,18 @@ static struct bench *take_bench(struct assembler *assembler, uint32_t n_frames)
     return bench;
 }
 
+static bool is_large(const struct bench *bench)
+{
+    bool large = bench->packed_room > BENCH_KEPT_BYTES;
+    for (unsigned i = 0; i < FILTERS_ROOMS; i++)
+        large |= bench->filters.room_bytes[i] > BENCH_KEPT_BYTES;
+    return large;
+}
+
 static void give_bench(struct assembler *assembler, struct bench *bench)
 {
     bench->n_late = 0;
-    if (bench->packed_room > KEPT_ROOM || bench->plain_room > KEPT_ROOM) {
+    if (is_large(bench)) {
         bench_free(bench);
         return;
     }

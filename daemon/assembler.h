@@ -5,8 +5,8 @@
  *
  * For each box that has pixels of the wanted frames the chunks under it are read, their filters undone, their bytes
  * turned around if they are big-endian, and their rows copied. A chunk that is exactly consecutive frames is decoded
- * straight into them; one whose frames are all wanted at once is the thread's own; any other goes through a cache that all
- * threads share (chunk_cache.h), so that it is decoded once a load as long as the budget holds what is in use.
+ * straight into them; one whose frames are all wanted at once is the thread's own, up to 64 MiB; any other goes through a
+ * cache that all threads share (chunk_cache.h), so that it is decoded once a load as long as the budget holds what is in use.
  *
  * A chunk that cannot be had is a fault of each frame that it has pixels of, in words: what is wrong, which chunk of which
  * dataset, where in which file. Other frames are not touched by that.

@@ -419,7 +419,7 @@ enum piece_result piece_put(const struct piece *piece, bool may_wait, struct sto
             return put_straight(piece, err);
     }
     uint64_t n_uses = grid_group_frames(grid, piece->picks->group);
-    if (piece->n >= n_uses)
+    if (piece->n >= n_uses && grid->bytes <= BENCH_KEPT_BYTES)
         return put_own(piece, &part, err);
     return put_shared(piece, &part, n_uses, may_wait, err);
 }

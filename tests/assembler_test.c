@@ -7,6 +7,7 @@
 #include "filter_cases.h"
 #include "span.h"
 
+#include <malloc.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -517,6 +518,28 @@ static void test_skipped(void)
     bed_free(bed);
 }
 
+/* Memory of a large chunk's filters is not kept by each thread that has met one. (A sanitizer's malloc is not counted.) */
+static void test_large_chunk(void)
+{
+    static const uint64_t dims[] = {2, 2048, 2304};
+    const size_t chunk_bytes = (size_t)2 * 2048 * 2304 * 8;
+    struct bed *bed = bed_new();
+    struct assembly_dataset set = dataset(3, dims, dims, 8);
+    set.filters[set.n_filters++] = filter_with(FILTER_SHUFFLE, 8);
+    set.filters[set.n_filters++] = filter_of(FILTER_ZSTD);
+    add_dataset(bed, set, 0, 0);
+    struct assembly_box box = whole_box(bed, 0, 0);
+    box.n_y = box.n_x = 4;
+    add_box(bed, box);
+    bed_open(bed, 2, 4, 4, 0, 1);
+    size_t before = mallinfo2().hblkhd;
+    check_span(bed, 0, 2);
+    check_span(bed, 0, 1);
+    check_span(bed, 1, 1);
+    CHECK(mallinfo2().hblkhd < before + chunk_bytes / 2);
+    bed_free(bed);
+}
+
 /* No dataset at all: every frame is the fill value. */
 static void test_nothing(void)
 {
@@ -694,6 +717,7 @@ int main(void)
     test_filters_not_known();
     test_changed_file();
     test_skipped();
+    test_large_chunk();
     test_nothing();
     test_slow_layouts();
     test_threads();
