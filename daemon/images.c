@@ -290,7 +290,7 @@ static void prepare_run(uv_work_t *work)
     struct image *image = work->data;
     struct stow_error *err = &image->work_err;
     bool has_file = image->fd >= 0 || image->all.ask.kind == IMAGE_RINGS;
-    if (image->err.code || (!has_file && make_results(image, err)))
+    if (err->code || (!has_file && make_results(image, err)))
         return;
     if (image->all.ask.kind == IMAGE_MEAN && mean_check(&image->all, err))
         return;
@@ -324,6 +324,7 @@ static void on_prepared(uv_work_t *work, int status)
 static void prepare(struct image *image)
 {
     image->work.data = image;
+    image->work_err = image->err; /* a batch that fails meanwhile changes that */
     uv_queue_work(image->images->loop, &image->work, prepare_run, on_prepared);
 }
 
