@@ -153,7 +153,8 @@ static int make_mask(const struct resident *resident, int *fd_out, struct stow_e
             at[i] = flags[i] != 0;
         munmap(at, n);
     }
-    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL))
+        goto failed;
     *fd_out = fd;
     return 0;
 failed:

@@ -15,7 +15,7 @@ struct filter_step {
     const uint8_t *src;
     size_t src_bytes;
     size_t want,
-        most;       /* bytes that have to come out; 0: not known, and more than `most` is refused */
+        most;       /* bytes that have to come out; FILTER_UNKNOWN: more than `most` are refused */
     uint8_t *final; /* where they go if this is the last step, else NULL */
     uint8_t *dst;   /* set by filter_room, or within src */
     size_t dst_bytes;
