@@ -332,10 +332,9 @@ static bool run_out(struct server *server)
     loads_clear(&server->loads);
     images_clear(&server->images);
     store_clear(&server->store);
-    while (!server->lost &&
-           (!store_is_idle(&server->store) || server->loads.first || source_count() ||
-            kept_open_count() || answers_count() || kept_save_count() || verify_count() ||
-            recall_count())) {
+    while (!server->lost && (!store_is_idle(&server->store) || server->loads.first ||
+                             source_count() || kept_open_count() || answers_count() ||
+                             kept_save_count() || verify_count() || recall_count())) {
         if (uv_hrtime() > end_ns)
             return false;
         uv_run(&server->loop, UV_RUN_ONCE); /* the timer of the drain turns it */

@@ -109,7 +109,7 @@ void work_run(const struct work *work, uint64_t begin, uint64_t end)
     static void (*const items[])(const struct work *work, uint64_t i) = {
         [WORK_STATS] = run_stats,     [WORK_PIXELS] = run_pixels, [WORK_ENCODE] = run_encode,
         [WORK_PLACE] = run_place,     [WORK_WEIGH] = run_weigh,   [WORK_SUM] = run_sum,
-        [WORK_COMPARE] = run_compare, [WORK_RINGS] = run_rings, [WORK_VIEW] = run_view,
+        [WORK_COMPARE] = run_compare, [WORK_RINGS] = run_rings,   [WORK_VIEW] = run_view,
     };
     for (uint64_t i = begin; i < end; i++)
         items[work->kind](work, i);

@@ -17,9 +17,9 @@ struct told {
     struct reader_shape shape;
     struct source_chunk frames[2];
     char flags[8];
-    struct assembly_dataset datasets[2];
-    struct assembly_box boxes[2];
-    struct assembly_chunk chunks[4];
+    struct assembly_dataset datasets[3];
+    struct assembly_box boxes[3];
+    struct assembly_chunk chunks[7];
     char texts[8];
 };
 
