@@ -67,7 +67,7 @@ static bool suits_spare(const struct image *image)
 
 static bool has_spare(const struct image *image)
 {
-    return suits_spare(image) && image->tables[0]->spare >= 0;
+    return suits_spare(image) && image->tables[0]->n_spares;
 }
 
 bool image_rings_take(struct image *image)
@@ -84,8 +84,7 @@ bool image_rings_take(struct image *image)
             all = false;
     }
     if (all && image->fd < 0 && has_spare(image)) {
-        image->fd = image->tables[0]->spare;
-        image->tables[0]->spare = -1;
+        image->fd = image->tables[0]->spares[--image->tables[0]->n_spares];
     }
     return all;
 }
@@ -123,9 +122,9 @@ static void on_refilled(uv_work_t *work, int status)
     struct refill *refill = work->data;
     struct resident *resident = refill->resident;
     (void)status;
-    if (refill->table->spare >= 0)
-        close(refill->table->spare);
-    refill->table->spare = refill->fd;
+    refill->table->n_refilling--;
+    if (refill->fd >= 0)
+        refill->table->spares[refill->table->n_spares++] = refill->fd;
     ring_table_give(&resident->store->rings, refill->table);
     resident->n_streams--;
     resident_unref(resident);
@@ -139,6 +138,7 @@ static void start_refill(struct image *image, struct ring_table *table)
         return; /* the next answer makes its file itself */
     *refill = (struct refill){
         .work = {.data = refill}, .resident = image->resident, .table = table, .fd = -1};
+    table->n_refilling++;
     ring_table_use(tables_of(image), table);
     resident_ref(image->resident);
     image->resident->n_streams++;
@@ -147,8 +147,11 @@ static void start_refill(struct image *image, struct ring_table *table)
 
 void image_rings_free(struct image *image)
 {
-    if (image->by_rings && !image->err.code && suits_spare(image) && !has_spare(image))
-        start_refill(image, image->tables[0]);
+    struct ring_table *first = image->tables[0];
+    bool used = image->by_rings && !image->err.code && suits_spare(image);
+    for (unsigned n = first ? first->n_spares + first->n_refilling : 0; used && n < RING_SPARES;
+         n++)
+        start_refill(image, first);
     for (uint32_t i = 0; i < SUMS_MAX_MASKS; i++) {
         if (image->tables[i])
             ring_table_give(tables_of(image), image->tables[i]);

@@ -101,8 +101,8 @@ static void drop(struct ring_tables *tables, struct ring_table *table)
     tables->bytes -= table->bytes;
     metrics.ring_bytes = tables->bytes;
     munmap(table->rows, table->rows_bytes);
-    if (table->spare >= 0)
-        close(table->spare);
+    while (table->n_spares)
+        close(table->spares[--table->n_spares]);
     free(table);
 }
 
@@ -147,7 +147,7 @@ int ring_tables_add(struct ring_table **out, struct ring_tables *tables, const s
         return too_large(extent, n_frames, err);
     bytes = bytes ? bytes : 1;
     size_t spare_bytes = n_frames <= SPARE_FRAMES ? n_frames * (sizeof(uint64_t) + 1) : 0;
-    int rc = make_room(tables, bytes + spare_bytes, err);
+    int rc = make_room(tables, bytes + RING_SPARES * spare_bytes, err);
     if (rc)
         return rc;
     struct ring_table *table = malloc(sizeof(*table));
@@ -166,11 +166,10 @@ int ring_tables_add(struct ring_table **out, struct ring_tables *tables, const s
                                  .n_frames = n_frames,
                                  .wide = wide,
                                  .users = 1,
-                                 .spare = -1,
                                  .spare_bytes = spare_bytes,
                                  .rows = rows,
                                  .rows_bytes = bytes,
-                                 .bytes = bytes + spare_bytes};
+                                 .bytes = bytes + RING_SPARES * spare_bytes};
     tables->list = table;
     tables->bytes += table->bytes;
     metrics.ring_bytes = tables->bytes;

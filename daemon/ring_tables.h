@@ -30,6 +30,8 @@ struct ring_extent {
     uint32_t n_rings;
 };
 
+#define RING_SPARES 2u
+
 struct ring_table {
     struct ring_table *next;
     struct ring_key key;
@@ -37,12 +39,14 @@ struct ring_table {
     uint64_t n_frames, last_used;
     bool wide, ready;
     unsigned users;
-    int spare; /* file for the next answer, its pages there already; -1: none now */
+    /* Files for the next answers, their pages there already: making one takes longer than an answer. */
+    int spares[RING_SPARES]; /* [n_spares] */
+    unsigned n_spares, n_refilling;
     size_t
         spare_bytes; /* of such a file: one sum of all frames, and their codes; 0: none is kept */
     void *
         rows; /* uint32, or uint64 if wide, [n_rings][n_frames]: row k has the counts at r < first + k + 1 */
-    size_t rows_bytes, bytes; /* bytes: with the spare file */
+    size_t rows_bytes, bytes; /* bytes: with the spare files */
 };
 
 struct ring_tables {

@@ -68,7 +68,7 @@ def test_later_sums_use_the_table(keep):
     made, said = ask(s, "--annulus", "4,5", "--rings")
     assert said["rings"] is True and made.shape == (15, 20)
     assert [(t["center"], t["flagged"]) for t in tables(s)] == [([12.0, 15.0], False)]
-    assert s.daemon.stat("ring_bytes") >= tables(s)[0]["bytes"] == 300 * (4 * 20 + 9)
+    assert s.daemon.stat("ring_bytes") >= tables(s)[0]["bytes"] == 300 * (4 * 20 + 2 * 9)
     got, said = ask(s, "--annulus", "2,9")
     exactly(got, plain)
     assert said["rings"] is True and s.daemon.stat("ring_answers_total") == before + 2
@@ -185,12 +185,12 @@ def test_large_counts(keep):
     frames[1] = 5
     s = keep(frames)
     exactly(ask(s, "--annulus", "3,30", "--rings")[0], weighted(frames, annulus((40, 40), 3, 30), "u8"))
-    assert tables(s)[0]["bytes"] == 3 * (8 * 28 + 9)
+    assert tables(s)[0]["bytes"] == 3 * (8 * 28 + 2 * 9)
     frames = np.zeros((2, 40, 40), "u4")
     frames[0, 3, 3], frames[1, 3, 3], frames[1, 30, 30] = 2 ** 32 - 1, 2 ** 31, 2 ** 31 - 1
     narrow = keep(frames)
     exactly(ask(narrow, "--annulus", "0,30", "--rings")[0], weighted(frames, annulus((40, 40), 0, 30), "u8"))
-    assert tables(narrow)[0]["bytes"] == 2 * (4 * 28 + 9)
+    assert tables(narrow)[0]["bytes"] == 2 * (4 * 28 + 2 * 9)
 
 
 def test_what_rings_do_not_answer(keep):
@@ -228,7 +228,7 @@ def test_other_pixels(daemon, folder, name):
 def test_bounded(start, folder):
     """The table that was not used for longest goes; one that is too large is not made."""
     frames = make_h5.counts(1000, 20, 20, "u2", seed=5)
-    one = 1000 * (4 * 14 + 9)  # about the middle, 9.5, 9.5
+    one = 1000 * (4 * 14 + 2 * 9)  # about the middle, 9.5, 9.5
     d = start("--ring-bytes", str(3 * one))
     d.load(make_h5.plain(folder / "a.h5", frames))
     d.load(make_h5.plain(folder / "b.h5", frames[::-1].copy()))
