@@ -315,7 +315,8 @@ static struct old *list_entries(int dir, size_t *n)
     rewinddir(list); /* copies share their place with the original */
     for (struct dirent *entry; (entry = readdir(list)) != NULL;) {
         struct stat st;
-        if (!strstr(entry->d_name, SUFFIX) || strlen(entry->d_name) >= NAME_BYTES ||
+        size_t length = strlen(entry->d_name);
+        if (!strstr(entry->d_name, SUFFIX) || length >= NAME_BYTES ||
             fstatat(dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
             continue;
         if (*n == room) {
@@ -326,7 +327,7 @@ static struct old *list_entries(int dir, size_t *n)
             all = more;
         }
         struct old *one = &all[(*n)++];
-        snprintf(one->name, sizeof(one->name), "%s", entry->d_name);
+        memcpy(one->name, entry->d_name, length + 1);
         one->mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
         one->bytes = (uint64_t)st.st_size;
     }
